@@ -1,0 +1,65 @@
+"""What an attacker may spend, and what comes back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What an attacker may spend: steps of a given length inside an l2 ball."""
+
+    radius: float = 1.0
+    step: float = 1e-3
+    steps: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse a budget that allows nothing."""
+        if not (0 <= self.radius < float("inf") and self.step > 0 and self.steps >= 0):
+            raise ValueError(
+                f"a budget needs radius >= 0, step > 0 and steps >= 0, got {self.radius}, "
+                f"{self.step}, {self.steps}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attacked:
+    """Attacked inputs with what they did to the explanations, one row for each example."""
+
+    x: Tensor
+    """The most damaging input found that keeps the prediction: like the clean x."""
+    before: Tensor
+    """Explanation of the clean input: (B, n)."""
+    after: Tensor
+    """Explanation of the attacked input: (B, n)."""
+    precision: Tensor
+    """P@k between the two: (B,)."""
+    history: Tensor
+    """Lowest P@k so far at each recorded step: (T, B)."""
+    steps: Tensor
+    """The step numbers of `history`: (T,)."""
+    first_flip: Tensor
+    """First recorded step at which a top-k feature was gone, last step + 1 if none: (B,)."""
+
+    @property
+    def flipped(self) -> Tensor:
+        """Whether any top-k feature was displaced: (B,) booleans."""
+        return self.precision < 1
+
+
+Attack = Callable[[nn.Module, Tensor, Tensor], Attacked]
+
+
+def join(parts: list[Attacked]) -> Attacked:
+    """The results of several batches of examples as one."""
+    return Attacked(
+        x=torch.cat([part.x for part in parts]),
+        before=torch.cat([part.before for part in parts]),
+        after=torch.cat([part.after for part in parts]),
+        precision=torch.cat([part.precision for part in parts]),
+        history=torch.cat([part.history for part in parts], dim=1),
+        steps=parts[0].steps,
+        first_flip=torch.cat([part.first_flip for part in parts]),
+    )

@@ -1,0 +1,148 @@
+"""How an attacker looks for inputs: projected descent, and a log of the best input so far."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks.records import Attacked
+from r2et.explainers import Explainer, log_odds
+from r2et.ranking import facing_weights, top_k_mask
+
+Bounds = tuple[Tensor | float, Tensor | float]
+
+
+def unit(direction: Tensor) -> Tensor:
+    """Each example's direction, scaled to length one (zero stays zero): like `direction`."""
+    # One norm per example: a norm over the batch would let neighbours shorten each other's steps.
+    # The largest entry is divided out first: squares of a saturated model's slopes underflow.
+    flat = direction.flatten(1)
+    largest = flat.abs().amax(-1, keepdim=True)
+    flat = flat / torch.where(largest > 0, largest, 1.0)
+    length = flat.norm(dim=-1, keepdim=True)
+    return (flat / torch.where(length > 0, length, 1.0)).view_as(direction)
+
+
+def clip(x: Tensor, centre: Tensor, radius: float, bounds: Bounds | None = None) -> Tensor:
+    """The points x moved into the bounds and then into the l2 ball around `centre`: like x.
+
+    A centre within the bounds keeps the result within both: shrinking towards it leaves no bound.
+    """
+    if bounds is not None:
+        low = torch.minimum(torch.as_tensor(bounds[0]).to(x), centre)
+        high = torch.maximum(torch.as_tensor(bounds[1]).to(x), centre)
+        x = x.clamp(low, high)
+    move = (x - centre).flatten(1)
+    length = move.norm(dim=-1, keepdim=True)
+    # Shrunk by a few units in the last place, so that rounding cannot leave the ball.
+    inside = radius * (1 - 4 * torch.finfo(x.dtype).eps)
+    return torch.where(
+        (length > inside).view(-1, *(1,) * (x.ndim - 1)),
+        centre + (move * (inside / length.clamp_min(inside or 1.0))).view_as(x),
+        x,
+    )
+
+
+def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Whether the model still predicts y: (B,) booleans."""
+    with torch.no_grad():
+        labels: Tensor = model(x).argmax(-1)
+    return labels == y
+
+
+class BestSoFar:
+    """The most damaging input seen for each example, judged on the attacked model itself.
+
+    Lower P@k wins; among equals the smaller relative gap across the k-th place does.
+    """
+
+    def __init__(self, model: nn.Module, explain: Explainer, x: Tensor, y: Tensor, k: int) -> None:
+        self.model, self.explain, self.y, self.k = model, explain, y, k
+        with torch.no_grad():
+            self.before = explain(model, x, y)
+        self.top, self.across = top_k_mask(self.before, k), facing_weights(self.before, k)
+        self.x, self.after = x.clone(), self.before.clone()
+        self.precision = torch.ones_like(self.before[:, 0])
+        self.gap = torch.full_like(self.precision, torch.inf)
+        self.clock, self.steps = 0, [0]
+        self.history = [self.precision.clone()]
+        self.first_flip = torch.full_like(y, torch.iinfo(torch.long).max)
+
+    def offer(self, x: Tensor, saliency: Tensor | None = None) -> Tensor:
+        """Keep each input that is better than the best so far; which were, (B,) booleans."""
+        with torch.no_grad():
+            saliency = self.explain(self.model, x, self.y) if saliency is None else saliency
+            kept = (self.top & top_k_mask(saliency, self.k)).sum(-1)
+            precision = kept.to(saliency.dtype) / self.k
+            size = saliency.abs().sum(-1)
+            gap = (saliency * self.across).sum(-1) / torch.where(size > 0, size, 1.0)
+            better = (precision < self.precision) | (
+                (precision == self.precision) & (gap < self.gap)
+            )
+            better = better & keeps(self.model, x, self.y)
+        self.x = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), x, self.x)
+        self.after = torch.where(better[:, None], saliency, self.after)
+        self.precision = torch.where(better, precision, self.precision)
+        self.gap = torch.where(better, gap, self.gap)
+        return better
+
+    def tick(self, steps: int) -> None:
+        """Note P@k after `steps` more steps."""
+        if steps:
+            self.clock += steps
+            self.steps.append(self.clock)
+            self.history.append(self.precision.clone())
+        now = (self.precision < 1) & (self.first_flip > self.clock)
+        self.first_flip = torch.where(now, self.clock, self.first_flip)
+
+    def result(self) -> Attacked:
+        """Everything found so far."""
+        return Attacked(
+            x=self.x,
+            before=self.before,
+            after=self.after,
+            precision=self.precision,
+            history=torch.stack(self.history),
+            steps=torch.tensor(self.steps),
+            first_flip=self.first_flip.clamp(max=self.clock + 1),
+        )
+
+
+def projected_descent(
+    loss: Callable[[Tensor], Tensor],
+    x: Tensor,
+    *,
+    start: Tensor,
+    radius: float,
+    lengths: Iterable[float],
+    bounds: Bounds | None = None,
+    allowed: Callable[[Tensor], Tensor] | None = None,
+    watch: Callable[[int, Tensor], None] = lambda step, found: None,
+) -> Tensor:
+    """Inputs in the ball around x on which each example's loss is lower than at `start`: like x.
+
+    Steps of the given lengths against the normalised slope. Where a step would leave what is
+    `allowed`, (B,) booleans, that example halves its steps and tries again from where it was.
+    """
+    found = start
+    pace = torch.ones_like(x.flatten(1)[:, :1]).view(-1, *(1,) * (x.ndim - 1))
+    for step, length in enumerate(lengths, start=1):
+        point = found.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = loss(point).sum()
+        if not losses.requires_grad:
+            break  # the explanation is constant: there is no way down
+        (downhill,) = torch.autograd.grad(losses, point, allow_unused=True, materialize_grads=True)
+        moved = clip(found - pace * length * unit(downhill), x, radius, bounds)
+        if allowed is not None:
+            free = allowed(moved).view_as(pace)
+            moved = torch.where(free, moved, found)
+            pace = torch.where(free, (pace * 1.5).clamp(max=1.0), pace / 2)
+        found = moved
+        watch(step, found)
+    return found
+
+
+def margin_loss(model: nn.Module, y: Tensor) -> Callable[[Tensor], Tensor]:
+    """Log-odds of class y: lowering it flips the prediction."""
+    return lambda x: log_odds(model(x), y)

@@ -1,0 +1,151 @@
+"""A strong attack: many weaker ones, the most damaging input of each example kept.
+
+ERAttack alone is half blind on (Leaky)ReLU networks, whose logit has no second derivative. The
+ensemble also descends on smooth copies of the network, explains the margin instead of the
+probability, restarts from random points, and tries random points and random moves without any
+slope. Its result is still only an upper bound on the P@k of the worst input.
+"""
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks.goals import Goal, facing_goal, ranking_goal, relative
+from r2et.attacks.records import Attack, Attacked
+from r2et.attacks.searches import BestSoFar, Bounds, clip, keeps, projected_descent
+from r2et.attacks.single import in_batches
+from r2et.explainers import Explainer, Quantity, gradient
+from r2et.models.smoothing import softened
+from r2et.randomness import ball_offsets, stream
+
+
+def strong_attack(
+    *,
+    k: int,
+    explain: Explainer = gradient,
+    radius: float = 1.0,
+    bounds: Bounds | None = None,
+    restarts: int = 2,
+    steps: int = 30,
+    sharpness: Sequence[float] = (2.0, 8.0),
+    points: int = 400,
+    refinements: int = 150,
+    seed: int = 0,
+    rows_at_once: int = 4096,
+) -> Attack:
+    """The ensemble; effort grows with `restarts`, `steps`, `points` and `refinements`.
+
+    Every member is judged by `explain` on the attacked model itself; surrogates only guide it.
+    """
+
+    def attack(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
+        best = BestSoFar(model, explain, x, y, k)
+        _random_points(best, x, radius, bounds, points, seed)
+        best.tick(1)
+        goals: list[Goal] = [
+            relative(ranking_goal(best.before, k)),
+            relative(facing_goal(best.before, k)),
+        ]
+        for guide, look in _guides(model, explain, sharpness):
+            for goal in goals:
+                for start in _starts(best, x, radius, bounds, restarts, seed):
+                    _descend(best, guide, look, goal, x, start, radius, bounds, steps)
+            best.tick(1)
+        _random_moves(best, x, radius, bounds, refinements, seed)
+        best.tick(1)
+        return best.result()
+
+    return in_batches(attack, rows_at_once)
+
+
+def _guides(
+    model: nn.Module, explain: Explainer, sharpness: Sequence[float]
+) -> Iterator[tuple[nn.Module, Explainer]]:
+    """The networks and explanations whose slopes are followed."""
+    yield model, explain
+    surrogates = [soft for rho in sharpness if (soft := softened(model, rho)) is not None]
+    for guide in surrogates or [model]:
+        yield guide, _of(explain, "margin")
+    for guide in surrogates:
+        yield guide, explain
+
+
+def _of(explain: Explainer, quantity: Quantity) -> Explainer:
+    """The same explainer of another quantity, if it offers the choice."""
+    if "of" in inspect.signature(explain).parameters:
+        return partial(explain, of=quantity)  # type: ignore[call-arg]
+    return explain
+
+
+def _starts(
+    best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, restarts: int, seed: int
+) -> Iterator[Tensor]:
+    """The best input so far, then random points of the ball whose prediction is kept."""
+    yield best.x
+    for offset in ball_offsets(x[0], radius, restarts, stream(seed, "restarts")):
+        start = clip(x + offset, x, radius, bounds)
+        kept = keeps(best.model, start, best.y).view(-1, *(1,) * (x.ndim - 1))
+        yield torch.where(kept, start, x)
+
+
+def _descend(
+    best: BestSoFar,
+    guide: nn.Module,
+    look: Explainer,
+    goal: Goal,
+    x: Tensor,
+    start: Tensor,
+    radius: float,
+    bounds: Bounds | None,
+    steps: int,
+) -> None:
+    """Follow a guide's slope with shrinking steps, offering every second input to the judge."""
+
+    def watch(step: int, found: Tensor) -> None:
+        if step % 2 == 0 or step == steps:
+            best.offer(found)
+
+    projected_descent(
+        lambda point: goal(look(guide, point, best.y)),
+        x,
+        start=start,
+        radius=radius,
+        lengths=[radius * shrinking(step / steps) for step in range(steps)],
+        bounds=bounds,
+        allowed=partial(keeps, best.model, y=best.y),
+        watch=watch,
+    )
+
+
+def shrinking(progress: float, first: float = 0.25, last: float = 0.01) -> float:
+    """A step length, in radii, falling from `first` to `last` along half a cosine."""
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _random_points(
+    best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, points: int, seed: int
+) -> None:
+    """Points on the surface of the ball and within it, no slope used."""
+    half = points // 2
+    generator = stream(seed, "points")
+    for offset in torch.cat(
+        [
+            ball_offsets(x[0], radius, half, generator, surface=True),
+            ball_offsets(x[0], radius, points - half, generator),
+        ]
+    ):
+        best.offer(clip(x + offset, x, radius, bounds))
+
+
+def _random_moves(
+    best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, moves: int, seed: int
+) -> None:
+    """Random moves from the best input so far, shorter and shorter."""
+    offsets = ball_offsets(x[0], 1.0, moves, stream(seed, "moves"), surface=True)
+    for number, offset in enumerate(offsets):
+        reach = radius * shrinking(number / moves, first=0.5, last=0.02)
+        best.offer(clip(best.x + reach * offset, x, radius, bounds))

@@ -1,0 +1,399 @@
+"""Tables of numbers with their meaning in words, cut into parts and scaled."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from r2et.randomness import stream
+
+Kind = Literal["numeric", "binary", "category"]
+Scaling = Literal["minmax", "standard"]
+
+MISSING = "missing"
+SHOWN = 5e-4  # parts of a category below this are not worth a reader's attention
+SINGULAR = {"years": "year", "days": "day", "hours": "hour", "euros": "euro"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One input column of a model; the columns of one attribute share a `group`.
+
+    `low` and `high` are the range over all rows in original units; `words` says what the 0 and
+    the 1 of a binary column mean.
+    """
+
+    name: str
+    group: str
+    kind: Kind
+    low: float
+    high: float
+    unit: str = ""
+    words: tuple[str, str] | None = None
+
+
+Column = tuple[Feature, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scale:
+    """How raw values become model inputs: missing ones filled, then (value - shift) / width."""
+
+    fill: Tensor
+    shift: Tensor
+    width: Tensor
+
+    def apply(self, raw: Tensor) -> Tensor:
+        """Model inputs for raw rows, free of missing values: like raw."""
+        filled = torch.where(raw.isnan(), self.fill.to(raw), raw)
+        return (filled - self.shift.to(raw)) / self.width.to(raw)
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Raw values of model inputs, in original units: like x."""
+        return x * self.width.to(x) + self.shift.to(x)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Some rows of a dataset: their numbers, scaled inputs (float32) and classes."""
+
+    rows: Tensor
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """Three parts that share no row, and the scale fitted on the first of them."""
+
+    train: Part
+    valid: Part
+    test: Part
+    scale: Scale
+    dataset: "Dataset"
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Rows in original units, x (N, d) with NaN for missing, their classes y (N,), and all names.
+
+    `source` is the citation and the licence.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    features: tuple[Feature, ...]
+    classes: tuple[str, ...]
+    target: str
+    source: str
+
+    def __post_init__(self) -> None:
+        """Refuse values and names from which nothing can be learned."""
+        check_shapes(self)
+        check_names(self.features)
+        check_values(self.x, self.features)
+        check_target(self.y, self.classes, self.target)
+
+    @property
+    def n(self) -> int:
+        """Number of columns."""
+        return len(self.features)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the groups, in the order of their first column."""
+        return tuple(dict.fromkeys(feature.group for feature in self.features))
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """For each column, the place of its group in `group_names`."""
+        places = {group: place for place, group in enumerate(self.group_names)}
+        return tuple(places[feature.group] for feature in self.features)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that change with any value or name."""
+        names = (self.name, self.target, self.classes, self.features)
+        # One bit pattern for all NaN, so that equal tables have equal digests.
+        values = torch.where(self.x.isnan(), torch.nan, self.x).contiguous().cpu().numpy()
+        digest = hashlib.sha256(repr(names).encode("utf-8", "surrogatepass"))
+        digest.update(values.tobytes())
+        digest.update(self.y.contiguous().cpu().numpy().tobytes())
+        return digest.hexdigest()[:12]
+
+    def split(
+        self,
+        seed: int,
+        shares: tuple[float, float, float] = (0.70, 0.15, 0.15),
+        scaling: Scaling = "minmax",
+    ) -> Split:
+        """Training, validation and test part after a shuffle that only `seed` and the name decide.
+
+        Numeric columns are scaled to [0, 1] ("minmax") or to mean 0 and deviation 1 ("standard")
+        by the training part alone, so that other parts may leave that range; 0/1 columns stay.
+        """
+        order = torch.randperm(len(self.x), generator=stream(seed, self.name, "split"))
+        sizes = part_sizes(len(self.x), shares)
+        rows = dict(zip(("train", "valid", "test"), order.split(sizes), strict=True))
+        for part, chosen in rows.items():
+            check_part(part, self.y[chosen], self.classes, shares)
+        scale = fit_scale(self.x[rows["train"]], self.features, scaling)
+        train, valid, test = (
+            Part(rows=chosen, x=scale.apply(self.x[chosen]).float(), y=self.y[chosen])
+            for chosen in rows.values()
+        )
+        return Split(train=train, valid=valid, test=test, scale=scale, dataset=self, seed=seed)
+
+    def describe(self, raw_row: Tensor) -> dict[str, str]:
+        """The row's value for each group in words: {"age": "39 years", "education": "Masters"}.
+
+        A group that shows no valid category is described by its parts, "0.7 Masters + 0.3 School".
+        """
+        if raw_row.shape != (self.n,):
+            raise ValueError(
+                f"expected one row of {self.n} values, got shape {tuple(raw_row.shape)}: "
+                f"give x[i], in original units."
+            )
+        members: dict[str, list[tuple[Feature, float]]] = {name: [] for name in self.group_names}
+        for feature, value in zip(self.features, raw_row.tolist(), strict=True):
+            members[feature.group].append((feature, value))
+        return {group: in_words(columns) for group, columns in members.items()}
+
+
+def check_shapes(dataset: Dataset) -> None:
+    """Refuse values that do not fit each other or the names of the columns."""
+    x, y, d = dataset.x, dataset.y, len(dataset.features)
+    if x.ndim != 2 or x.shape[1] != d or d == 0 or x.dtype != torch.float64:
+        raise ValueError(
+            f"x must be float64 with one column for each of the {d} features (at least one), "
+            f"got shape {tuple(x.shape)} of {x.dtype}: make values and names agree."
+        )
+    if y.shape != x.shape[:1]:
+        raise ValueError(
+            f"y must hold one class for each of the {len(x)} rows, got shape {tuple(y.shape)}: "
+            f"give as many classes as rows."
+        )
+
+
+def check_names(features: Sequence[Feature]) -> None:
+    """Refuse two columns of one name."""
+    seen: set[str] = set()
+    for feature in features:
+        if feature.name in seen:
+            raise ValueError(
+                f"column names must differ, but two input columns are called {feature.name!r}: "
+                f"rename one."
+            )
+        seen.add(feature.name)
+
+
+def check_values(x: Tensor, features: Sequence[Feature]) -> None:
+    """Refuse infinite values."""
+    if x.isinf().any():
+        row, column = x.isinf().nonzero()[0].tolist()
+        raise ValueError(
+            f"values must be finite or missing, got {x[row, column].item()} in row {row}, column "
+            f"{features[column].name!r}: correct it or leave it empty."
+        )
+
+
+def check_target(y: Tensor, classes: Sequence[str], target: str) -> None:
+    """Refuse a target that is missing somewhere, that is no class number, or that never varies."""
+    if y.is_floating_point() and y.isnan().any():
+        row = int(y.isnan().nonzero()[0])
+        raise ValueError(
+            f"every row needs its class, but the target {target!r} is missing (NaN) in row {row}: "
+            f"fill it in or remove the row."
+        )
+    if y.dtype != torch.int64:
+        raise ValueError(f"y must hold class numbers as int64, got {y.dtype}: convert it.")
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(classes):
+        raise ValueError(
+            f"y must hold class numbers 0..{len(classes) - 1}, got {int(y.min())}..{int(y.max())}: "
+            f"name every class."
+        )
+    present = y.unique().tolist()
+    if len(present) < 2:
+        shown = f"only {classes[present[0]]!r}" if present else "no rows"
+        raise ValueError(
+            f"the target {target!r} must show at least two classes, got {shown}: "
+            f"choose another target or add rows."
+        )
+
+
+def part_sizes(rows: int, shares: tuple[float, float, float]) -> list[int]:
+    """How many rows each part gets: the first two rounded, the last the rest.
+
+    >>> part_sizes(48842, (0.70, 0.15, 0.15))
+    [34189, 7326, 7327]
+    """
+    if len(shares) != 3 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
+        raise ValueError(
+            f"shares must be three positive numbers that add up to 1, got {shares}: "
+            f"choose for example (0.70, 0.15, 0.15)."
+        )
+    train, valid = round(rows * shares[0]), round(rows * shares[1])
+    return [train, min(valid, rows - train), max(rows - train - valid, 0)]
+
+
+def check_part(part: str, y: Tensor, classes: Sequence[str], shares: Iterable[float]) -> None:
+    """Refuse a part without rows or with rows of one class only."""
+    if not len(y):
+        raise ValueError(
+            f"every part needs rows, but the {part} part is empty with shares {tuple(shares)}: "
+            f"add rows or choose other shares."
+        )
+    present = y.unique().tolist()
+    if len(present) < 2:
+        raise ValueError(
+            f"every part needs at least two classes, but the {len(y)} rows of the {part} part are "
+            f"all {classes[present[0]]!r}: add rows, or choose another seed or other shares."
+        )
+
+
+def fit_scale(raw: Tensor, features: Sequence[Feature], scaling: Scaling = "minmax") -> Scale:
+    """The scale of a training part (N, d); a column that does not vary there is refused."""
+    if scaling not in ("minmax", "standard"):
+        raise ValueError(f"scaling must be 'minmax' or 'standard', got {scaling!r}: choose one.")
+    # The lower of two middle values, so that a filled value is one that occurs.
+    fill = raw.nanmedian(dim=0).values
+    filled = torch.where(raw.isnan(), fill, raw)
+    low, high = filled.amin(0), filled.amax(0)
+    for feature, least, most in zip(features, low.tolist(), high.tolist(), strict=True):
+        if not least < most:
+            shown = f"only {least:g}" if least == most else "no value"
+            raise ValueError(
+                f"every column must vary in the training part, but {feature.name!r} has {shown} in "
+                f"its {len(raw)} rows: drop it, merge rare values, or choose another seed."
+            )
+    if scaling == "minmax":
+        shift, width = low, high - low
+    else:
+        shift, width = filled.mean(0), filled.std(0, correction=0)
+    numeric = torch.tensor([feature.kind == "numeric" for feature in features], device=raw.device)
+    return Scale(
+        fill=fill,
+        shift=torch.where(numeric, shift, torch.zeros_like(shift)),
+        width=torch.where(numeric, width, torch.ones_like(width)),
+    )
+
+
+def plain(value: float) -> str:
+    """A number for readers.
+
+    >>> plain(39.0), plain(102127.0), plain(0.123456)
+    ('39', '102,127', '0.1235')
+    """
+    if abs(value) >= 1e15:
+        return f"{value:.4g}"
+    if value == round(value) or abs(value) >= 1000:
+        return f"{value + 0.0:,.0f}"  # + 0.0 takes the sign from -0
+    return f"{value:.4g}"
+
+
+def with_unit(value: float, unit: str) -> str:
+    """A number and its unit: "39 years"."""
+    number = plain(value)
+    return f"{number} {SINGULAR.get(unit, unit) if number == '1' else unit}".rstrip()
+
+
+def sum_of_parts(parts: Iterable[tuple[float, str]]) -> str:
+    """A mixture of categories, the largest part first, or the one category it is.
+
+    >>> sum_of_parts([(0.3, "Masters"), (0.7, "Bachelors"), (0.0, "School")])
+    '0.7 Bachelors + 0.3 Masters'
+    """
+    shown = sorted((part for part in parts if abs(part[0]) >= SHOWN), key=lambda part: -part[0])
+    if not shown:
+        return "none"
+    if len(shown) == 1 and abs(shown[0][0] - 1) < SHOWN:
+        return shown[0][1]
+    terms = "".join(
+        f" {'-' if share < 0 else '+'} {round(abs(share), 3):g} {word}" for share, word in shown
+    )
+    return terms.removeprefix(" + ").lstrip()
+
+
+def in_words(columns: Sequence[tuple[Feature, float]]) -> str:
+    """What the columns of one group say together."""
+    feature, value = columns[0]
+    if any(value != value for _, value in columns):
+        return MISSING
+    if feature.kind == "category":
+        prefix = f"{feature.group}: "
+        return sum_of_parts((value, part.name.removeprefix(prefix)) for part, value in columns)
+    if feature.kind == "binary":
+        if feature.words is None:
+            return plain(value)
+        return sum_of_parts(zip((1 - value, value), feature.words, strict=True))
+    absent = columns[1][1] if len(columns) > 1 else 0.0
+    if abs(absent - 1) < SHOWN:
+        return MISSING
+    number = with_unit(value, feature.unit)
+    return number if abs(absent) < SHOWN else f"{number}, {round(absent, 3):g} {MISSING}"
+
+
+def numeric_columns(name: str, values: Tensor, unit: str = "") -> list[Column]:
+    """One column of numbers, and a second one that marks missing values if there are any."""
+    absent = values.isnan()
+    known = values[~absent]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
+    number = Feature(name=name, group=name, kind="numeric", low=low, high=high, unit=unit)
+    if not absent.any():
+        return [(number, values)]
+    mark = Feature(
+        name=f"{name}: {MISSING}",
+        group=name,
+        kind="binary",
+        low=0.0,
+        high=1.0,
+        words=("given", MISSING),
+    )
+    return [(number, values), (mark, absent.double())]
+
+
+def binary_columns(name: str, codes: Tensor, words: tuple[str, str]) -> list[Column]:
+    """One column of 0 and 1, which stand for the two words."""
+    feature = Feature(name=name, group=name, kind="binary", low=0.0, high=1.0, words=words)
+    return [(feature, codes.double())]
+
+
+def category_columns(name: str, codes: Tensor, values: Sequence[str]) -> list[Column]:
+    """One 0/1 column for each value, called "name: value"; codes are places in `values`."""
+    return [
+        (
+            Feature(name=f"{name}: {value}", group=name, kind="category", low=0.0, high=1.0),
+            (codes == code).double(),
+        )
+        for code, value in enumerate(values)
+    ]
+
+
+def assemble(
+    columns: Sequence[Column],
+    y: Tensor,
+    *,
+    name: str,
+    classes: Sequence[str],
+    target: str,
+    source: str,
+) -> Dataset:
+    """The dataset with these columns."""
+    return Dataset(
+        name=name,
+        x=torch.stack([values for _, values in columns], dim=1),
+        y=y,
+        features=tuple(feature for feature, _ in columns),
+        classes=tuple(classes),
+        target=target,
+        source=source,
+    )

@@ -1,0 +1,90 @@
+"""Slopes and curvature of one score per example, differentiable iff the caller records."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Score = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Batch normalisation and dropout as at prediction time, the caller's modes restored after.
+
+    In training mode they mix the examples of a batch or draw at random: a slope explains nobody.
+    """
+    mixing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    switched = [part for part in model.modules() if isinstance(part, mixing) and part.training]
+    for part in switched:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in switched:
+            part.training = True
+
+
+def input_gradient(score: Score, x: Tensor) -> Tensor:
+    """Slope of each example's score: like x. Differentiable iff the caller records gradients."""
+    recording = torch.is_grad_enabled()
+    with torch.enable_grad():
+        x = x if recording and x.requires_grad else x.detach().requires_grad_()
+        values = score(x)
+        if not values.requires_grad:
+            return torch.zeros_like(x)
+        (slope,) = torch.autograd.grad(
+            values.sum(), x, create_graph=recording, allow_unused=True, materialize_grads=True
+        )
+        return slope
+
+
+def jacobian(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Derivative of each explained feature by each input number: (B, n, d).
+
+    For the gradient this is the Hessian. One backward pass for each feature, all examples at once.
+    """
+    recording = torch.is_grad_enabled()
+    with torch.enable_grad():
+        x = x if recording and x.requires_grad else x.detach().requires_grad_()
+        values = field(x)
+        if not values.requires_grad:
+            return x.new_zeros(*values.shape, *x.shape[1:]).flatten(2)
+        rows = [
+            torch.autograd.grad(
+                values[:, i].sum(),
+                x,
+                retain_graph=True,
+                create_graph=recording,
+                allow_unused=True,
+                materialize_grads=True,
+            )[0].flatten(1)
+            for i in range(values.shape[1])
+        ]
+    return torch.stack(rows, dim=1)
+
+
+def hessian_norm(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Frobenius norm of the derivative of an explanation, exactly: (B,)."""
+    norm: Tensor = torch.linalg.vector_norm(jacobian(field, x), dim=(1, 2))
+    return norm
+
+
+def estimated_curvature(
+    field: Callable[[Tensor], Tensor], x: Tensor, at_x: Tensor, kappa: float
+) -> Tensor:
+    """Change of an explanation along a short step, per unit length: (B,).
+
+    ||I(x + kappa v) - I(x)|| / kappa with v = sign(I) / ||sign(I)||, where `at_x` = I(x). The step
+    direction is a constant. A network of (Leaky)ReLUs shows its kinks only to a step long enough
+    to cross them.
+    """
+    direction = at_x.detach().sign().flatten(1)
+    length = direction.norm(dim=-1, keepdim=True)
+    direction = torch.where(length > 0, direction / length.clamp_min(1), direction).view_as(x)
+    change = (field(x + kappa * direction) - at_x).flatten(1)
+    # The norm has no slope at zero; its root is taken only where something changed.
+    squared = change.square().sum(-1)
+    changed = squared > 0
+    return torch.where(changed, torch.where(changed, squared, 1.0).sqrt(), 0.0) / kappa

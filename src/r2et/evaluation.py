@@ -1,0 +1,316 @@
+"""Evaluation: everything that is measured on a trained model, as one row of results."""
+
+import copy
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks import Attack, Attacked, Budget, er_attack, flip_attack, mse_attack, strong_attack
+from r2et.data import Split
+from r2et.explainers import Explainer, gradient, log_odds, predicted, slope
+from r2et.metrics import METRICS, Case
+from r2et.metrics.sensitivity import null_share
+from r2et.metrics.statistics import auc, correlation, mean_with_interval
+from r2et.metrics.thickness import gaussian, thickness
+from r2et.randomness import stream
+from r2et.ranking import distinct_sets, order
+
+PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
+PER_MODEL = ("dffot", "comp", "suff", "hessian norm", "saliency norm", "tie")
+SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
+SCATTERED = 400  # dots of a scatter plot
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrongSettings:
+    """Effort of the strong attack."""
+
+    restarts: int = 2
+    steps: int = 30
+    points: int = 400
+    refinements: int = 150
+    sharpness: tuple[float, ...] = (2.0, 8.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """What is attacked and how hard.
+
+    `examples` of the test part are attacked, the first ones after the split's shuffle; `decisions`
+    of them are told in full, attacked within `decision_radius`. `small_radius` is where flippable
+    predictions are counted; `epsilons` are the radii of the curve, besides that of `er`.
+    """
+
+    k: int = 8
+    examples: int = 500
+    decisions: int = 6
+    decision_radius: float = 0.25
+    small_radius: float = 0.1
+    epsilons: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5)
+    record_every: int = 10
+    er: Budget = field(default_factory=Budget)
+    strong: StrongSettings = field(default_factory=StrongSettings)
+
+
+def evaluate(
+    model: nn.Module,
+    split: Split,
+    settings: EvaluationSettings,
+    *,
+    explain: Explainer = gradient,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What the test part shows of a model: means, intervals, series for figures, told decisions.
+
+    All in float64, on a copy: in float32 a sure model's explanations round to ties.
+    """
+    started = time.perf_counter()
+    model = copy.deepcopy(model).double().eval()
+    device = next(model.parameters()).device
+    whole, labels = split.test.x.double().to(device), split.test.y.to(device)
+    x, truth = whole[: settings.examples], labels[: settings.examples]
+    y = predicted(model, x)
+
+    attacks = {
+        name: build_attack(name, settings, explain=explain, seed=seed)(model, x, y)
+        for name in ("er", "mse", "strong")
+    }
+    radii = sorted(radius for radius in settings.epsilons if radius < settings.er.radius)
+    curve = strong_curve(model, x, y, radii, settings, explain=explain, seed=seed)
+    attacks["strong"] = most_damaging([*attacks.values(), *curve.values()])
+    curve[settings.er.radius] = attacks["strong"]
+
+    values: dict[str, Tensor] = {}
+    for name, attacked in attacks.items():
+        case = Case.of(model, explain, x, attacked.x, y, settings.k)
+        for metric in PER_ATTACK:
+            values[f"{name} {metric}"] = METRICS[metric].measure(case)
+    for metric in PER_MODEL:
+        values[metric] = METRICS[metric].measure(case)
+    flippable = flip_attack(radius=settings.small_radius)(model, x, y)
+    values["flippable"] = flippable.double()
+    with torch.no_grad():
+        margins = slope(model, x, y, "margin")
+    values["null share"] = null_share(margins, one_hot_groups(split))
+    values["gaussian thickness"] = thickness(
+        model,
+        x,
+        y,
+        gaussian(settings.er.radius / 2),
+        explain=explain,
+        k=settings.k,
+        variant="probability",
+        samples=8,
+        points=8,
+        generator=stream(seed, "gaussian thickness"),
+    ).value
+    before = attacks["er"].before
+    measures = {name: float(each.double().mean()) for name, each in values.items()}
+    measures["clean AUC"] = auc(model, whole, labels)
+    measures["distinct sets"] = float(distinct_sets(before, settings.k))
+    for name, attacked in attacks.items():
+        measures[f"{name} attacked AUC"] = auc(model, attacked.x, truth)
+    return {
+        "measures": measures,
+        "intervals": {name: _interval(each) for name, each in values.items()},
+        "series": {
+            "curve": curve_of(attacks["er"], curve, settings),
+            "profile": profile_of(before),
+            "scatter": scatter_of(attacks["er"], values),
+        },
+        "decisions": told_decisions(model, split, settings, explain=explain, seed=seed),
+        "examples": len(x),
+        "features": before.shape[-1],
+        "k": settings.k,
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+
+
+def build_attack(
+    name: str,
+    settings: EvaluationSettings,
+    *,
+    explain: Explainer = gradient,
+    seed: int = 0,
+    radius: float | None = None,
+) -> Attack:
+    """The attack "er", "mse" or "strong" of these settings, ready for (model, x, y)."""
+    radius = settings.er.radius if radius is None else radius
+    if name == "strong":
+        return strong_attack(
+            k=settings.k, explain=explain, radius=radius, seed=seed, **asdict(settings.strong)
+        )
+    weak = er_attack if name == "er" else partial(mse_attack, seed=seed)
+    return weak(
+        k=settings.k,
+        explain=explain,
+        budget=replace(settings.er, radius=radius),
+        record_every=settings.record_every,
+    )
+
+
+def strong_curve(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    radii: Iterable[float],
+    settings: EvaluationSettings,
+    *,
+    explain: Explainer,
+    seed: int,
+) -> dict[float, Attacked]:
+    """The strong attack at rising radii; what a smaller ball holds, a larger one holds too."""
+    found: dict[float, Attacked] = {}
+    for radius in radii:
+        attack = build_attack("strong", settings, explain=explain, seed=seed, radius=radius)
+        found[radius] = most_damaging([attack(model, x, y), *found.values()])
+    return found
+
+
+def most_damaging(results: list[Attacked]) -> Attacked:
+    """For each example the result with the lowest P@k; the history is that of the first."""
+    best = results[0]
+    for other in results[1:]:
+        better = other.precision < best.precision
+        best = replace(
+            best,
+            x=torch.where(better.view(-1, *(1,) * (best.x.ndim - 1)), other.x, best.x),
+            after=torch.where(better[:, None], other.after, best.after),
+            precision=torch.where(better, other.precision, best.precision),
+        )
+    return best
+
+
+def one_hot_groups(split: Split) -> list[list[int]]:
+    """The column numbers of each one-hot group."""
+    groups: dict[str, list[int]] = {}
+    for number, feature in enumerate(split.dataset.features):
+        if feature.kind == "category":
+            groups.setdefault(feature.group, []).append(number)
+    return list(groups.values())
+
+
+def _interval(values: Tensor) -> list[float]:
+    mean = mean_with_interval(values)
+    return [mean.low, mean.high]
+
+
+def curve_of(
+    er: Attacked, strong: Mapping[float, Attacked], settings: EvaluationSettings
+) -> dict[str, list[float]]:
+    """Mean P@k against the radius: under the strong attack, and along ERAttack's walk."""
+    walk = er.history.mean(1)
+    steps = er.steps.to(walk.device)
+    epsilons = sorted(strong)
+
+    def reached(radius: float) -> float:
+        return float(walk[steps * settings.er.step <= radius * (1 + 1e-9)][-1])
+
+    return {
+        "epsilon": [0.0, *epsilons],
+        "strong": [1.0, *(float(strong[each].precision.mean()) for each in epsilons)],
+        "er": [1.0, *(reached(each) for each in epsilons)],
+    }
+
+
+def profile_of(before: Tensor) -> dict[str, list[float]]:
+    """Scores by rank as shares of the largest: median and middle half over the examples."""
+    ranked = before.sort(dim=-1, descending=True).values
+    top = ranked[:, :1]
+    shares = ranked[top.squeeze(-1) > 0] / top[top.squeeze(-1) > 0]
+    if not len(shares):
+        return {"median": [], "low": [], "high": []}
+    low, median, high = torch.quantile(shares, torch.tensor([0.25, 0.5, 0.75]).to(shares), dim=0)
+    return {"median": _short(median), "low": _short(low), "high": _short(high)}
+
+
+def scatter_of(er: Attacked, values: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Thickness and Hessian norm against the steps ERAttack needs for its first flip."""
+    flip = er.first_flip.double()
+    last = int(er.steps[-1])
+    measured = {
+        "thickness": values["er thickness"],
+        "gaussian thickness": values["gaussian thickness"],
+        "hessian norm": values["hessian norm"],
+    }
+    return {
+        "first flip": er.first_flip[:SCATTERED].tolist(),
+        "thickness": _short(measured["thickness"][:SCATTERED]),
+        "never flipped": float((er.first_flip > last).double().mean()),
+        "last step": last,
+        "correlation": {name: correlation(each, flip) for name, each in measured.items()},
+    }
+
+
+def _short(values: Tensor) -> list[float]:
+    return [float(f"{value:.5g}") for value in values.tolist()]
+
+
+def told_decisions(
+    model: nn.Module,
+    split: Split,
+    settings: EvaluationSettings,
+    *,
+    explain: Explainer,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """The first test decisions with their reasons before and after a small strong attack."""
+    if not settings.decisions:
+        return []
+    device = next(model.parameters()).device
+    x = split.test.x[: settings.decisions].double().to(device)
+    y = predicted(model, x)
+    radius = settings.decision_radius
+    attacked = build_attack("strong", settings, explain=explain, seed=seed, radius=radius)(
+        model, x, y
+    )
+    with torch.no_grad():
+        sure = [torch.sigmoid(log_odds(model(each), y)) for each in (x, attacked.x)]
+    return [
+        {
+            "row": int(split.test.rows[number]),
+            "predicted": split.dataset.classes[int(y[number])],
+            "actual": split.dataset.classes[int(split.test.y[number])],
+            "probability": [float(each[number]) for each in sure],
+            "distance": float((attacked.x[number] - x[number]).norm()),
+            "precision": float(attacked.precision[number]),
+            "values": changes(split, x[number], attacked.x[number]),
+            "before": reasons(split, attacked.before[number], settings.k),
+            "after": reasons(split, attacked.after[number], settings.k),
+        }
+        for number in range(len(x))
+    ]
+
+
+def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
+    """Each attribute of an applicant in words before and after, and by how much it was moved."""
+    dataset = split.dataset
+    before, after = (dataset.describe(split.scale.undo(each.cpu())) for each in (x, attacked))
+    moved = dict.fromkeys(dataset.group_names, 0.0)
+    for feature, change in zip(dataset.features, (attacked - x).tolist(), strict=True):
+        moved[feature.group] = math.hypot(moved[feature.group], change)
+    return [
+        {
+            "name": group,
+            "before": before[group],
+            "after": after[group] if moved[group] >= SHOWN_CHANGE else before[group],
+            "moved": round(moved[group], 4),
+        }
+        for group in dataset.group_names
+    ]
+
+
+def reasons(split: Split, saliency: Tensor, k: int) -> list[dict[str, Any]]:
+    """The top-k features of one explanation with their share of its total, first to last."""
+    total = float(saliency.sum())
+    names = [feature.name for feature in split.dataset.features]
+    return [
+        {"name": names[number], "share": float(saliency[number]) / total if total else 0.0}
+        for number in order(saliency)[:k].tolist()
+    ]

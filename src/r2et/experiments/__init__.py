@@ -1,0 +1,1 @@
+"""Runs of whole recipes, and the tables made of their rows."""

@@ -1,0 +1,166 @@
+"""Recipes: what a run does, as records read from TOML."""
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+from r2et.attacks import Budget
+from r2et.evaluation import EvaluationSettings, StrongSettings
+from r2et.objectives import METHODS
+from r2et.training import FitSettings
+
+T = TypeVar("T")
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint at the known word most like a misspelt one, and the list of all."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(known)}."
+
+
+def settings_from(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    """A settings record filled from a TOML table; a misspelt key stops the run."""
+    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")
+    try:
+        return kind(**table)
+    except TypeError as problem:
+        raise ValueError(f"{where} is incomplete or of the wrong type: {problem}.") from problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodPlan:
+    """A method and the settings to choose among on validation data."""
+
+    name: str
+    grid: tuple[dict[str, Any], ...] = ({},)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything a run needs besides data and seed."""
+
+    name: str
+    line: str
+    seeds: int = 1
+    gate: float = 0.01
+    """How far below Vanilla's validation AUC a model may fall and still be chosen."""
+    select_by: str = "er"
+    """The attack whose validation P@k chooses among the settings of a method."""
+    valid_examples: int = 300
+    hidden: tuple[int, ...] = (32,)
+    activation: str = "leaky-relu"
+    fit: FitSettings = field(default_factory=FitSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    methods: tuple[MethodPlan, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """A short fingerprint of all that changes the numbers of one row.
+
+        Neither the number of seeds nor the other methods of the recipe do.
+        """
+        whole = asdict(self)
+        for name in ("line", "seeds", "methods"):
+            del whole[name]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def expand(settings: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Every combination of the list-valued settings.
+
+    >>> expand({"thickness": [0.1, 0.2], "gap": "plain"})
+    ({'thickness': 0.1, 'gap': 'plain'}, {'thickness': 0.2, 'gap': 'plain'})
+    """
+    choices = [value if isinstance(value, list) else [value] for value in settings.values()]
+    return tuple(dict(zip(settings, chosen, strict=True)) for chosen in product(*choices))
+
+
+def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
+    """The recipe of a parsed TOML table."""
+    filled: dict[str, Any] = _tuples({"name": name, **table})
+    where = f"recipe {name!r}"
+    if "fit" in filled:
+        filled["fit"] = settings_from(FitSettings, filled["fit"], f"[fit] of {where}")
+    if "evaluation" in filled:
+        inner = dict(filled["evaluation"])
+        for key, kind in {"er": Budget, "strong": StrongSettings}.items():
+            if key in inner:
+                inner[key] = settings_from(kind, inner[key], f"[evaluation.{key}] of {where}")
+        filled["evaluation"] = settings_from(EvaluationSettings, inner, f"[evaluation] of {where}")
+    plans = []
+    for settings in table.get("methods", []):
+        rest = dict(settings)
+        method = rest.pop("name", None)
+        if method not in METHODS:
+            raise ValueError(
+                f"recipe {name!r} asks for an unknown method {method!r}: "
+                f"{nearest(str(method), list(METHODS))}"
+            )
+        plans.append(MethodPlan(name=method, grid=expand(rest)))
+    if not plans or plans[0].name != "vanilla":
+        raise ValueError(f"recipe {name!r} must list 'vanilla' first: it sets the AUC to keep.")
+    filled["methods"] = tuple(plans)
+    recipe = settings_from(Recipe, filled, where)
+    _try_methods(recipe)
+    return recipe
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table whose lists are tuples, so that records made of it cannot change."""
+    return {
+        key: _tuples(value)
+        if isinstance(value, Mapping)
+        else tuple(value)
+        if isinstance(value, list)
+        else value
+        for key, value in table.items()
+    }
+
+
+def _try_methods(recipe: Recipe) -> None:
+    """Refuse settings that a method does not take before anything is trained."""
+    for plan in recipe.methods:
+        for settings in plan.grid:
+            try:
+                METHODS[plan.name].build(k=recipe.evaluation.k, **settings)
+            except TypeError as problem:
+                raise ValueError(
+                    f"recipe {recipe.name!r}, method {plan.name!r}: {problem}."
+                ) from problem
+
+
+def recipe_names() -> list[str]:
+    """The names of the recipes that come with the package."""
+    folder = resources.files("r2et.experiments") / "recipes"
+    return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def load_recipe(name: str, dataset: str) -> Recipe:
+    """A recipe by name or TOML file, with its own settings for `dataset` if it has any."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise ValueError(f"there is no recipe file {name}: check the path.")
+        text, name = path.read_text(encoding="utf-8"), path.stem
+    elif name in recipe_names():
+        file = resources.files("r2et.experiments") / "recipes" / f"{name}.toml"
+        text = file.read_text(encoding="utf-8")
+    else:
+        raise ValueError(f"unknown recipe {name!r}: {nearest(name, recipe_names())}")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise ValueError(f"recipe {name!r} is not valid TOML: {problem}.") from problem
+    overrides = table.pop("for", {}).get(dataset, {})
+    return recipe_from(name, {**table, **overrides})

@@ -1,0 +1,303 @@
+"""Explanations: which features mattered for the score of one class, (model, x, y) -> (B, n).
+
+Every explainer can be differentiated by its input and by the model's weights, treats an example
+in a batch exactly as alone, and changes nothing of the caller's model or tensors.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from r2et.derivatives import frozen_statistics, input_gradient
+from r2et.randomness import stream
+
+Quantity = Literal["probability", "logit", "margin"]
+Form = Literal["absolute", "signed", "normalised"]
+Function = Callable[[Tensor], Tensor]
+Explainer = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+ROWS_AT_ONCE = 65_536
+
+
+def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
+    """Refuse inputs, labels and model outputs from which no explanation can follow."""
+    if x.ndim < 2 or not x.is_floating_point():
+        raise ValueError(
+            f"x must be a batch of floating-point examples, got shape {tuple(x.shape)} of "
+            f"{x.dtype}: give one row for each example."
+        )
+    if not torch.isfinite(x).all():
+        row = int((~torch.isfinite(x.flatten(1))).any(-1).nonzero()[0])
+        raise ValueError(f"x must be finite, but row {row} has a NaN or infinite value: clean it.")
+    if y is not None and (y.shape != x.shape[:1] or y.is_floating_point()):
+        raise ValueError(
+            f"y must hold one class number for each of the {len(x)} examples, got shape "
+            f"{tuple(y.shape)} of {y.dtype}."
+        )
+    with torch.no_grad(), frozen_statistics(model):
+        logits = model(x[:1])
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"the model must return one logit for each of two or more classes, (B, C), but one "
+            f"example gave {got}: end it with a layer of C >= 2 outputs."
+        )
+    if not torch.isfinite(logits).all():
+        raise ValueError("the model returned NaN or infinite logits: check its weights.")
+    if y is not None and len(y) and not 0 <= int(y.min()) <= int(y.max()) < logits.shape[1]:
+        raise ValueError(
+            f"y must hold class numbers 0..{logits.shape[1] - 1}, "
+            f"got {int(y.min())}..{int(y.max())}."
+        )
+
+
+def log_odds(logits: Tensor, y: Tensor) -> Tensor:
+    """Logarithm of p / (1 - p) for class y, exact however sure the model is: (B,)."""
+    own = logits.gather(-1, y[:, None]).squeeze(-1)
+    others = logits.masked_fill(F.one_hot(y, logits.shape[-1]).bool(), -torch.inf)
+    return own - others.logsumexp(-1)
+
+
+def logit(logits: Tensor, y: Tensor) -> Tensor:
+    """Logit of class y: (B,)."""
+    return logits.gather(-1, y[:, None]).squeeze(-1)
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """Logit of class y minus the largest other logit: (B,)."""
+    others = logits.masked_fill(F.one_hot(y, logits.shape[-1]).bool(), -torch.inf)
+    return logit(logits, y) - others.max(-1).values
+
+
+def slope(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
+    """Gradient of the explained quantity of class y: like x.
+
+    With p = sigmoid(m), m the log-odds, grad p = p (1 - p) grad m. The two factors are taken apart
+    because a softmax rounds 1 - p to zero for a sure model, and with it every feature to a tie.
+    """
+    scores: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "probability": log_odds,
+        "logit": logit,
+        "margin": margin,
+    }
+    if of not in scores:
+        raise ValueError(f"an explanation is of {' or '.join(get_args(Quantity))}, got {of!r}.")
+    steepness: list[Tensor] = []
+
+    def score(points: Tensor) -> Tensor:
+        values = scores[of](model(points), y)
+        if of == "probability":
+            steepness.append(torch.sigmoid(values) * torch.sigmoid(-values))
+        return values
+
+    with frozen_statistics(model):
+        gradient = input_gradient(score, x)
+    if of != "probability":
+        return gradient
+    factor = steepness[0] if torch.is_grad_enabled() else steepness[0].detach()
+    return factor.view(-1, *(1,) * (x.ndim - 1)) * gradient
+
+
+def shaped(scores: Tensor, form: Form, groups: Sequence[int] | None) -> Tensor:
+    """Raw scores in the chosen form, as totals of `groups` where given: (B, n)."""
+    if form not in get_args(Form):
+        raise ValueError(f"the form of an explanation is one of {get_args(Form)}, got {form!r}.")
+    flat = scores.flatten(1)
+    if form != "signed":
+        flat = flat.abs()
+    if groups is not None:
+        if len(groups) != flat.shape[1]:
+            raise ValueError(
+                f"groups must name one group for each of {flat.shape[1]} columns, "
+                f"got {len(groups)}."
+            )
+        index = torch.as_tensor(groups, device=flat.device)
+        totals = flat.new_zeros(len(flat), int(index.max()) + 1)
+        flat = totals.index_add(1, index, flat)
+    if form == "normalised":
+        total = flat.sum(-1, keepdim=True)
+        # An explanation of nothing but zeros stays so; it is counted as a tie, not divided by zero.
+        flat = torch.where(total > 0, flat / torch.where(total > 0, total, 1.0), flat)
+    return flat
+
+
+class _Recomputed(torch.autograd.Function):
+    """A function of x and weights that is computed again when its gradient is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Function, x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(x, *weights)
+        with torch.no_grad():
+            return function(x)
+
+    @staticmethod
+    def backward(ctx: Any, *flows: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        recording = torch.is_grad_enabled()
+        with torch.enable_grad():
+            x = x if recording and x.requires_grad else x.detach().requires_grad_()
+            needed = [x, *weights]
+            found = torch.autograd.grad(
+                ctx.function(x), needed, flows, create_graph=recording, allow_unused=True
+            )
+        return (None, *found)
+
+
+def _recomputed(function: Function, model: nn.Module, x: Tensor) -> Tensor:
+    """function(x) whose graph is built only while it is being differentiated: like function(x)."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    if torch.is_grad_enabled() and (x.requires_grad or weights):
+        result: Tensor = _Recomputed.apply(function, x, *weights)  # type: ignore[no-untyped-call]
+        return result
+    return function(x)
+
+
+def mean_slope(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    place: Callable[[Tensor, range], Tensor],
+    points: int,
+    *,
+    of: Quantity,
+    rows_at_once: int,
+) -> Tensor:
+    """Mean gradient over the places (m, B, ...) that `place(x, numbers)` derives from x: like x.
+
+    No more than `rows_at_once` rows pass through the model together, also while differentiating.
+    """
+    if rows_at_once < 1 or points < 1:
+        raise ValueError(
+            f"points and rows_at_once must be at least 1, got {points} and {rows_at_once}."
+        )
+
+    def total(part: Tensor, labels: Tensor, numbers: range) -> Tensor:
+        places = place(part, numbers)
+        slopes = slope(model, places.flatten(0, 1), labels.repeat(len(numbers)), of)
+        return slopes.view_as(places).sum(0)
+
+    examples = max(1, min(len(x), rows_at_once))
+    together = max(1, rows_at_once // examples)
+    whole = examples >= len(x) and together >= points
+    sums = []
+    for part, labels in zip(x.split(examples), y.split(examples), strict=True):
+        so_far = torch.zeros_like(part)
+        for first in range(0, points, together):
+            numbers = range(first, min(first + together, points))
+            work = partial(total, labels=labels, numbers=numbers)
+            so_far = so_far + (work(part) if whole else _recomputed(work, model, part))
+        sums.append(so_far)
+    return torch.cat(sums) / points
+
+
+def gradient(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    of: Quantity = "probability",
+    form: Form = "absolute",
+    groups: Sequence[int] | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Tensor:
+    """Grad: the slope of the explained quantity, grad f_c(x): (B, n)."""
+    found = mean_slope(model, x, y, _itself, 1, of=of, rows_at_once=rows_at_once)
+    return shaped(found, form, groups)
+
+
+def input_x_gradient(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    of: Quantity = "probability",
+    form: Form = "absolute",
+    groups: Sequence[int] | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Tensor:
+    """Grad x Input: grad f_c(x) * x: (B, n)."""
+    found = mean_slope(model, x, y, _itself, 1, of=of, rows_at_once=rows_at_once)
+    return shaped(found * x, form, groups)
+
+
+def smooth_grad(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    of: Quantity = "probability",
+    form: Form = "absolute",
+    groups: Sequence[int] | None = None,
+    samples: int = 50,
+    variance: float = 0.5,
+    seed: int = 0,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Tensor:
+    """SmoothGrad: mean over M of grad f_c(x + b), b ~ N(0, variance I): (B, n).
+
+    M = `samples`. The noise depends on `seed` only and is shared by all examples, so the same
+    example gets the same explanation on every call and in every batch.
+    """
+    drawn = torch.randn((samples, *x.shape[1:]), generator=stream(seed, "smooth-grad")).double()
+    noise = (variance**0.5 * drawn).to(device=x.device, dtype=x.dtype)
+    found = mean_slope(
+        model,
+        x,
+        y,
+        lambda part, m: part + noise[m.start : m.stop, None],
+        samples,
+        of=of,
+        rows_at_once=rows_at_once,
+    )
+    return shaped(found, form, groups)
+
+
+def integrated_gradients(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    of: Quantity = "probability",
+    form: Form = "absolute",
+    groups: Sequence[int] | None = None,
+    points: int = 100,
+    baseline: Tensor | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Tensor:
+    """Integrated Gradients: (x - x0) * mean of grad f_c on the line from x0 to x: (B, n).
+
+    x0 = `baseline`, one example's shape, zero unless given. The integral is the midpoint rule.
+    """
+    start = torch.zeros_like(x[0]) if baseline is None else baseline.to(x)
+    shares = (torch.arange(points, device=x.device, dtype=x.dtype) + 0.5) / points
+
+    def on_line(part: Tensor, numbers: range) -> Tensor:
+        t = shares[numbers.start : numbers.stop].view(-1, *(1,) * x.ndim)
+        return torch.lerp(start.expand_as(part), part, t)
+
+    found = mean_slope(model, x, y, on_line, points, of=of, rows_at_once=rows_at_once)
+    return shaped(found * (x - start), form, groups)
+
+
+def _itself(part: Tensor, numbers: range) -> Tensor:
+    return part[None]
+
+
+def predicted(model: nn.Module, x: Tensor) -> Tensor:
+    """The class the model predicts for each example: (B,)."""
+    with torch.no_grad(), frozen_statistics(model):
+        labels: Tensor = model(x).argmax(-1)
+    return labels
+
+
+EXPLAINERS: dict[str, Callable[..., Tensor]] = {
+    "grad": gradient,
+    "grad-x-input": input_x_gradient,
+    "smooth-grad": smooth_grad,
+    "integrated-gradients": integrated_gradients,
+}

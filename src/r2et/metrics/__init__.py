@@ -1,0 +1,207 @@
+"""Measures of an explained and attacked batch, one value per example. Metrics never run attacks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from torch import Tensor, nn
+
+from r2et import ranking
+from r2et.explainers import Explainer, check_inputs
+from r2et.metrics import agreement, faithfulness, sensitivity, thickness
+
+__all__ = ["METRICS", "Case", "Metric"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case:
+    """Examples with their attacked forms and both saliencies: all that a metric may look at.
+
+    `sizes`, `baseline` and `groups` say what removing features means, as in `faithfulness`.
+    """
+
+    model: nn.Module
+    explain: Explainer
+    x: Tensor
+    attacked: Tensor
+    y: Tensor
+    k: int
+    before: Tensor
+    after: Tensor
+    sizes: tuple[int, ...] | None = None
+    baseline: float | Tensor = 0.0
+    groups: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        explain: Explainer,
+        x: Tensor,
+        attacked: Tensor,
+        y: Tensor,
+        k: int,
+        *,
+        sizes: tuple[int, ...] | None = None,
+        baseline: float | Tensor = 0.0,
+        groups: tuple[int, ...] | None = None,
+    ) -> Self:
+        """A case whose saliencies `before` and `after` (B, n) are computed here, once.
+
+        `y` is the class that the model predicts for the clean x; both saliencies explain it.
+        """
+        if attacked.shape != x.shape:
+            raise ValueError(
+                f"x and its attacked form must have one shape, got {tuple(x.shape)} and "
+                f"{tuple(attacked.shape)}."
+            )
+        x, attacked = x.detach(), attacked.detach()
+        check_inputs(model, x, y)
+        check_inputs(model, attacked, y)
+        before = thickness.explained(model, explain, x, y)
+        ranking.check_k(k, before.shape[-1])
+        return cls(
+            model=model,
+            explain=explain,
+            x=x,
+            attacked=attacked,
+            y=y,
+            k=k,
+            before=before,
+            after=thickness.explained(model, explain, attacked, y),
+            sizes=sizes,
+            baseline=baseline,
+            groups=groups,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A measure of a case, (B,), whether more of it is better, and one line to describe it."""
+
+    measure: Callable[[Case], Tensor]
+    better: Literal["higher", "lower", "none"]
+    line: str
+
+
+def _precision(case: Case) -> Tensor:
+    return agreement.precision_at_k(case.before, case.after, case.k)
+
+
+def _sen(case: Case) -> Tensor:
+    return sensitivity.changed_prediction(case.model, case.x, case.attacked)
+
+
+def _dffot(case: Case) -> Tensor:
+    return faithfulness.dffot(
+        case.model, case.x, case.y, case.before, baseline=case.baseline, groups=case.groups
+    )
+
+
+def _comp(case: Case) -> Tensor:
+    return faithfulness.comp(
+        case.model,
+        case.x,
+        case.y,
+        case.before,
+        baseline=case.baseline,
+        sizes=case.sizes,
+        groups=case.groups,
+    )
+
+
+def _suff(case: Case) -> Tensor:
+    return faithfulness.suff(
+        case.model,
+        case.x,
+        case.y,
+        case.before,
+        baseline=case.baseline,
+        sizes=case.sizes,
+        groups=case.groups,
+    )
+
+
+def _hessian_norm(case: Case) -> Tensor:
+    return sensitivity.curvature(case.model, case.x, case.y, case.explain)
+
+
+def _thickness(case: Case) -> Tensor:
+    return thickness.thickness(
+        case.model,
+        case.x,
+        case.y,
+        case.attacked[None],
+        explain=case.explain,
+        k=case.k,
+        variant="probability",
+    ).value
+
+
+METRICS: dict[str, Metric] = {
+    "precision@k": Metric(
+        measure=_precision,
+        better="higher",
+        line="Share of the top k features that stay in the top k.",
+    ),
+    "pearson": Metric(
+        measure=lambda case: agreement.pearson(case.before, case.after),
+        better="higher",
+        line="Correlation of the saliencies before and after the attack.",
+    ),
+    "mse": Metric(
+        measure=lambda case: agreement.mse(case.before, case.after),
+        better="lower",
+        line="Mean squared difference of the saliencies before and after the attack.",
+    ),
+    "kendall": Metric(
+        measure=lambda case: agreement.kendall(case.before, case.after),
+        better="higher",
+        line="Kendall's tau-b of the rankings before and after the attack.",
+    ),
+    "spearman": Metric(
+        measure=lambda case: agreement.spearman(case.before, case.after),
+        better="higher",
+        line="Spearman's correlation of the rankings before and after the attack.",
+    ),
+    "sen": Metric(
+        measure=_sen,
+        better="lower",
+        line="Whether the attack changes the predicted class.",
+    ),
+    "dffot": Metric(
+        measure=_dffot,
+        better="lower",
+        line="Smallest share of top features whose removal changes the predicted class.",
+    ),
+    "comp": Metric(
+        measure=_comp,
+        better="higher",
+        line="Mean change of the predicted probability when top features are removed.",
+    ),
+    "suff": Metric(
+        measure=_suff,
+        better="lower",
+        line="Mean change of the predicted probability when only top features are left.",
+    ),
+    "hessian norm": Metric(
+        measure=_hessian_norm,
+        better="lower",
+        line="Frobenius norm of the derivative of the explanation at the clean input.",
+    ),
+    "saliency norm": Metric(
+        measure=lambda case: case.before.abs().sum(-1),
+        better="none",
+        line="Sum of absolute scores: shows gaps that grew only because all gradients did.",
+    ),
+    "tie": Metric(
+        measure=lambda case: ranking.ties(case.before, case.k).to(case.before.dtype),
+        better="lower",
+        line="Whether the k-th and the next feature are equal, so that the top k is arbitrary.",
+    ),
+    "thickness": Metric(
+        measure=_thickness,
+        better="higher",
+        line="Share of top-k pairs still in order on the way to the attacked input.",
+    ),
+}

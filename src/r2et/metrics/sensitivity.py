@@ -1,0 +1,96 @@
+"""How easily an answer or an explanation moves: changed predictions, curvature, attack steps."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from r2et.derivatives import frozen_statistics, hessian_norm
+from r2et.explainers import Explainer, check_inputs, predicted
+from r2et.metrics.thickness import explained
+
+NUMBERS_AT_ONCE = 2**23
+
+
+def changed_prediction(model: nn.Module, x: Tensor, attacked: Tensor) -> Tensor:
+    """One where the predicted class differs between x and its attacked form, else zero: (B,).
+
+    Its mean is the sensitivity "Sen" of an attacked data set (B.1.4).
+    """
+    if attacked.shape != x.shape:
+        raise ValueError(
+            f"x and its attacked form must have one shape, got {tuple(x.shape)} and "
+            f"{tuple(attacked.shape)}."
+        )
+    return (predicted(model, x) != predicted(model, attacked)).to(x.dtype)
+
+
+def curvature(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    explain: Explainer,
+    *,
+    numbers_at_once: int = NUMBERS_AT_ONCE,
+) -> Tensor:
+    """Frobenius norm of the derivative of the explanation, for Grad the Hessian norm: (B,).
+
+    Exact, one backward pass for each feature. As many examples are taken together as keep their
+    derivatives (B, n, d) within `numbers_at_once` numbers.
+    """
+    check_inputs(model, x, y)
+    if not len(x):
+        return x.new_zeros(0)
+    n = explained(model, explain, x[:1], y[:1]).shape[-1]
+    together = max(1, numbers_at_once // (n * x[0].numel()))
+
+    def norm(part: Tensor, labels: Tensor) -> Tensor:
+        return hessian_norm(lambda points: explain(model, points, labels), part)
+
+    with torch.no_grad(), frozen_statistics(model):
+        parts = zip(x.split(together), y.split(together), strict=True)
+        return torch.cat([norm(part, labels) for part, labels in parts])
+
+
+def manipulation_step(history_precision: Tensor, below: float = 1.0) -> Tensor:
+    """First attack step at which P@k is smaller than `below`: (B,) whole numbers.
+
+    Row t of `history_precision` (T + 1, B) is P@k after t steps, row 0 that of the clean x. An
+    example that never falls so low gets T + 1, one past the last step; `censored` tells which.
+
+    >>> manipulation_step(torch.tensor([[1.0, 1.0], [0.5, 1.0], [0.0, 1.0]]))
+    tensor([1, 3])
+    """
+    fallen = _fallen(history_precision, below)
+    return torch.where(fallen.any(0), fallen.int().argmax(0), len(fallen))
+
+
+def censored(history_precision: Tensor, below: float = 1.0) -> Tensor:
+    """Whether P@k never fell under `below`, so that its step is only a lower bound: (B,)."""
+    return ~_fallen(history_precision, below).any(0)
+
+
+def _fallen(history: Tensor, below: float) -> Tensor:
+    """Where P@k is smaller than `below`: (T + 1, B)."""
+    if history.ndim != 2 or not len(history) or history.isnan().any():
+        raise ValueError(
+            "a history of P@k must have one row without NaN for the clean x and each step, "
+            f"(T + 1, B), got shape {tuple(history.shape)} with {int(history.isnan().sum())} NaN."
+        )
+    return history < below
+
+
+def null_share(slope: Tensor, one_hot: Sequence[Sequence[int]]) -> Tensor:
+    """Share of a signed slope's squared length in directions in which the data cannot vary: (B,).
+
+    The columns of a one-hot group, given by their numbers, sum to 1 on every real input: along
+    their common direction a slope changes no prediction and can be anything. A method that gains
+    stability there has gained nothing.
+
+    >>> null_share(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]), [(0, 1)])
+    tensor([1., 0.])
+    """
+    whole = slope.square().sum(-1)
+    empty = torch.zeros_like(whole)
+    within = sum((slope[:, list(g)].sum(-1).square() / len(g) for g in one_hot), start=empty)
+    return within / torch.where(whole > 0, whole, 1.0)

@@ -1,0 +1,140 @@
+"""From one value per example or seed to a statement: AUC, means with intervals, paired tests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from r2et.derivatives import frozen_statistics
+from r2et.explainers import check_inputs, log_odds
+from r2et.metrics.agreement import pearson, spearman
+
+Values = Tensor | Sequence[float] | NDArray[np.floating]
+
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A mean, its confidence interval, and the spread and number of the values behind it."""
+
+    value: float
+    low: float
+    high: float
+    sd: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedTest:
+    """Mean of first minus second, its t statistic and two-sided p-value, and how many pairs."""
+
+    difference: float
+    statistic: float
+    p_value: float
+    count: int
+
+
+def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS_AT_ONCE) -> float:
+    """Area under the ROC curve of the model's answers against the true labels.
+
+    With more than two classes, the plain mean of each class against the rest, over the classes
+    that occur among the labels. Answers are compared as log-odds, which order examples as
+    probabilities do but keep sure answers apart.
+    """
+    check_inputs(model, x, labels)
+    found = labels.unique().tolist()
+    if len(found) < 2:
+        raise ValueError(
+            f"an AUC takes examples of at least two classes, got labels {found} only: add others."
+        )
+    with torch.no_grad(), frozen_statistics(model):
+        logits = torch.cat([model(part) for part in x.split(rows_at_once)]).double()
+    if not torch.isfinite(logits).all():
+        raise ValueError("the model returned NaN or infinite logits: check its weights.")
+
+    def against_rest(label: int) -> float:
+        scores = log_odds(logits, torch.full_like(labels, label))
+        return float(roc_auc_score((labels == label).cpu().numpy(), scores.cpu().numpy()))
+
+    if logits.shape[1] == 2:
+        return against_rest(1)
+    return sum(against_rest(label) for label in found) / len(found)
+
+
+def mean_with_interval(values: Values, level: float = 0.95) -> Mean:
+    """Mean of the values with its Student t interval at `level`.
+
+    One value alone has an infinite interval, and zero as the spread seen so far.
+
+    >>> mean_with_interval([1.0, 2.0, 3.0]).value
+    2.0
+    """
+    numbers = _numbers("values", values)
+    count = len(numbers)
+    if count < 1 or not 0 < level < 1:
+        raise ValueError(
+            f"a mean takes at least one value and a level between 0 and 1, got {count} values and "
+            f"level {level}."
+        )
+    value = float(numbers.mean())
+    if count == 1:
+        return Mean(value=value, low=-np.inf, high=np.inf, sd=0.0, count=1)
+    sd = float(numbers.std(ddof=1))
+    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * sd / count**0.5
+    return Mean(value=value, low=value - half, high=value + half, sd=sd, count=count)
+
+
+def paired_test(first: Values, second: Values) -> PairedTest:
+    """Two-sided t-test of whether paired values differ in the mean.
+
+    Pairs without any difference give statistic 0 and p-value 1; pairs that all differ by exactly
+    the same amount give an infinite statistic and p-value 0.
+    """
+    ours, theirs = _pairs(first, second)
+    differences = ours - theirs
+    count, difference = len(differences), float(differences.mean())
+    error = float(differences.std(ddof=1)) / count**0.5
+    if np.ptp(differences) == 0:
+        statistic = float(np.sign(difference)) * np.inf if differences[0] else 0.0
+    else:
+        statistic = difference / error
+    p_value = float(2 * stats.t.sf(abs(statistic), count - 1))
+    return PairedTest(difference=difference, statistic=statistic, p_value=p_value, count=count)
+
+
+def correlation(a: Values, b: Values, kind: Literal["spearman", "pearson"] = "spearman") -> float:
+    """Correlation of two lists of values, zero where one of them is constant."""
+    measures = {"spearman": spearman, "pearson": pearson}
+    if kind not in measures:
+        raise ValueError(f"a correlation is {' or '.join(measures)}, got {kind!r}.")
+    first, second = _pairs(a, b)
+    return float(measures[kind](torch.from_numpy(first)[None], torch.from_numpy(second)[None]))
+
+
+def _numbers(name: str, values: Values) -> NDArray[np.float64]:
+    """The values as a plain row of float64 numbers."""
+    plain = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    numbers = np.array(plain, dtype=np.float64)
+    if numbers.ndim != 1 or not np.isfinite(numbers).all():
+        raise ValueError(
+            f"{name} must be one row of finite numbers, got shape {numbers.shape} with "
+            f"{int((~np.isfinite(numbers)).sum())} that are not finite."
+        )
+    return numbers
+
+
+def _pairs(first: Values, second: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Both lists as rows of one length, at least two."""
+    ours, theirs = _numbers("the first values", first), _numbers("the second values", second)
+    if len(ours) != len(theirs) or len(ours) < 2:
+        raise ValueError(
+            f"paired values must be two or more on each side, got {len(ours)} and {len(theirs)}."
+        )
+    return ours, theirs

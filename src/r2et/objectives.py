@@ -1,0 +1,203 @@
+"""Training methods as data, and the objective that any training loop can minimise."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from r2et.derivatives import estimated_curvature, frozen_statistics
+from r2et.explainers import Explainer, gradient, slope
+from r2et.ranking import facing_count, facing_lead, lead, order
+
+Penalty = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Pairs = Literal["all", "facing", "anchor"]
+Gap = Literal["plain", "exponential", "normalised"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to train, as four optional slots; with none of them filled it is Vanilla.
+
+    `prepare` changes the model before training, `perturb` the inputs of each batch, `penalties`
+    are added to the loss as (name, weight, penalty), each one number for each example.
+    """
+
+    prepare: Callable[[nn.Module], nn.Module] | None = None
+    perturb: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None
+    penalties: tuple[tuple[str, float, Penalty], ...] = ()
+    weight_decay: float = 0.0
+
+
+class Loss(NamedTuple):
+    """The number to minimise and, detached, what it is made of."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+    def backward(self) -> None:
+        """Add the slope of the total to the weights' gradients."""
+        self.total.backward()
+
+
+class Objective(nn.Module):
+    """Cross-entropy plus a method's penalties: `objective(x, y).backward()` in any loop.
+
+    Everything happens in one forward, so that it can be wrapped for several processes.
+    """
+
+    def __init__(self, model: nn.Module, method: Method) -> None:
+        super().__init__()
+        self.model = method.prepare(model) if method.prepare else model
+        self.method = method
+
+    def forward(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Loss:
+        """The mean loss over a batch, or the mean by `weights` (B,), and its parts."""
+        if self.method.perturb is not None:
+            x = self.method.perturb(self.model, x, y)
+        logits = self.model(x)
+        each = F.cross_entropy(logits, y, reduction="none")
+        parts = {"classification": _mean(each, weights)}
+        total = parts["classification"]
+        if self.method.penalties:
+            labels = logits.detach().argmax(-1)
+            with frozen_statistics(self.model):
+                for name, weight, penalty in self.method.penalties:
+                    parts[name] = _mean(penalty(self.model, x, labels), weights)
+                    total = total + weight * parts[name]
+        return Loss(total, {name: part.detach() for name, part in parts.items()})
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values.mean() if weights is None else (values * weights).sum() / weights.sum()
+
+
+def unit_length(saliency: Tensor) -> Tensor:
+    """Each explanation scaled to l2 length one (all zeros stay so): (B, n)."""
+    squared = saliency.square().sum(-1, keepdim=True)
+    return saliency / torch.where(squared > 0, squared, 1.0).sqrt()
+
+
+def mean_gap(
+    saliency: Tensor,
+    reference: Tensor,
+    k: int,
+    *,
+    pairs: Pairs = "all",
+    gap: Gap = "plain",
+    facing: int | None = None,
+) -> Tensor:
+    """Mean over pairs of h(x, i, j), or of exp(h), by the ranking of `reference`: (B,).
+
+    "all": every top-k feature against every other; "facing": (k-i+1, k+i) for i = 1..k';
+    "anchor": (i, k) for i = k-k'+1..k-1 and (k, j) for j = k+1..k+k'. k' = `facing`.
+    "normalised" takes the gaps of the explanation scaled to length one: a plain gap also grows
+    with the explanation itself, and with it the ease of flipping predictions.
+    """
+    if gap not in get_args(Gap) or pairs not in get_args(Pairs):
+        raise ValueError(
+            f"gap must be one of {get_args(Gap)} and pairs one of {get_args(Pairs)}, "
+            f"got {gap!r} and {pairs!r}."
+        )
+    if gap == "normalised":
+        saliency = unit_length(saliency)
+    if gap != "exponential":
+        if pairs == "all":
+            return lead(saliency, reference, k)
+        wide = facing_lead(saliency, reference, k, facing)
+        # The anchor's 2k' - 1 gaps have the sum of the k' facing ones.
+        count = facing_count(k, saliency.shape[-1], facing)
+        return wide if pairs == "facing" else wide * count / (2 * count - 1)
+    ranked = saliency.gather(-1, order(reference))
+    if pairs == "all":
+        # exp(I_i - I_j) is a product, so the mean over pairs is a product of means.
+        return ranked[:, :k].exp().mean(-1) * (-ranked[:, k:]).exp().mean(-1)
+    count = facing_count(k, saliency.shape[-1], facing)
+    upper, lower = ranked[:, k - count : k], ranked[:, k : k + count]
+    if pairs == "facing":
+        return (upper.flip(-1) - lower).exp().mean(-1)
+    anchor = ranked[:, k - 1 : k]
+    return torch.cat([upper[:, :-1] - anchor, anchor - lower], dim=-1).exp().mean(-1)
+
+
+def r2et(
+    *,
+    k: int,
+    thickness: float = 0.1,
+    curvature: float = 0.0,
+    pairs: Pairs = "all",
+    gap: Gap = "plain",
+    facing: int | None = None,
+    kappa: float = 0.5,
+    explain: Explainer = gradient,
+    reference: nn.Module | None = None,
+) -> Method:
+    """R2ET: widen the lead of the top k and flatten the score around x.
+
+    L = L_cls - lambda1 mean h(x, i, j) + lambda2 ||H(x)||  (Eq. 6), lambda1 = `thickness` and
+    lambda2 = `curvature`, the norm estimated by a finite difference of length `kappa`. Mean, not
+    sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
+    model at this step or that of `reference`. The curvature is the gradient's whatever `explain`.
+    """
+    kept = None if reference is None else copy.deepcopy(reference).requires_grad_(False).eval()
+
+    def ranking(saliency: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if kept is None:
+            return saliency.detach()
+        with torch.no_grad():
+            return explain(kept.to(device=x.device, dtype=x.dtype), x, y)
+
+    def thinness(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        saliency = explain(model, x, y)
+        return -mean_gap(saliency, ranking(saliency, x, y), k, pairs=pairs, gap=gap, facing=facing)
+
+    def bend(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return estimated_curvature(lambda at: slope(model, at, y), x, slope(model, x, y), kappa)
+
+    penalties: list[tuple[str, float, Penalty]] = []
+    if thickness:
+        penalties.append(("thinness", thickness, thinness))
+    if curvature:
+        penalties.append(("curvature", curvature, bend))
+    return Method(penalties=tuple(penalties))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodEntry:
+    """A training method by name: how it is built, how the papers write it, and one line."""
+
+    build: Callable[..., Method]
+    label: str
+    line: str
+
+
+def _vanilla(*, k: int) -> Method:
+    """Cross-entropy alone, whatever k."""
+    return Method()
+
+
+METHODS: dict[str, MethodEntry] = {
+    "vanilla": MethodEntry(build=_vanilla, label="Vanilla", line="cross-entropy alone"),
+    "r2et": MethodEntry(
+        build=partial(r2et, curvature=0.1),
+        label="R2ET",
+        line="wider gaps between the top k and all others, and less curvature",
+    ),
+    "r2et-noh": MethodEntry(
+        build=r2et, label="R2ET\\H", line="wider gaps between the top k and all others"
+    ),
+    "r2et-mm": MethodEntry(
+        build=partial(r2et, curvature=0.1, pairs="facing"),
+        label="R2ET-mm",
+        line="wider gaps of the pairs facing each other at place k, and less curvature",
+    ),
+    "r2et-mm-noh": MethodEntry(
+        build=partial(r2et, pairs="facing"),
+        label="R2ET-mm\\H",
+        line="wider gaps of the pairs facing each other at place k",
+    ),
+}

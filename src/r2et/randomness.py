@@ -1,0 +1,48 @@
+"""Random numbers by purpose: the same seed gives the same numbers on every device."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+def stream(seed: int, *purpose: str) -> torch.Generator:
+    """A random stream for one purpose, as in `stream(0, "adult", "attack")`.
+
+    Streams live on the CPU, so a seed draws the same numbers for every device.
+    """
+    digest = hashlib.sha256("/".join((str(seed), *purpose)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:6], "big"))
+
+
+def noise_like(x: Tensor, generator: torch.Generator, copies: int | None = None) -> Tensor:
+    """Standard normal numbers shaped like x, or `copies` such blocks: (copies, ...)."""
+    shape = x.shape if copies is None else (copies, *x.shape)
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return drawn.to(device=x.device, dtype=x.dtype)
+
+
+def in_ball(x: Tensor, radius: float, generator: torch.Generator) -> Tensor:
+    """One point for each example, uniform in the l2 ball of `radius` around it: like x."""
+    direction = noise_like(x, generator).flatten(1)
+    direction = direction / direction.norm(dim=-1, keepdim=True)
+    uniform = torch.rand((len(x), 1), generator=generator, dtype=torch.float64)
+    reach = radius * uniform.pow(1 / direction.shape[1]).to(device=x.device, dtype=x.dtype)
+    offset: Tensor = (reach * direction).view_as(x)
+    return x + offset
+
+
+def ball_offsets(
+    like: Tensor, radius: float, count: int, generator: torch.Generator, *, surface: bool = False
+) -> Tensor:
+    """Moves uniform in the l2 ball, or on its surface, for one example shaped `like`: (count, ...).
+
+    Shared by all examples of a batch, so that an example meets the same moves alone as in company.
+    """
+    flat = torch.randn((count, like.numel()), generator=generator, dtype=torch.float64)
+    flat = flat / flat.norm(dim=-1, keepdim=True)
+    if not surface:
+        uniform = torch.rand((count, 1), generator=generator, dtype=torch.float64)
+        flat = flat * uniform.pow(1 / like.numel())
+    offsets: Tensor = (radius * flat).view(count, *like.shape)
+    return offsets.to(device=like.device, dtype=like.dtype)

@@ -1,0 +1,100 @@
+"""Who outranks whom: order, lead, rank weights, top-k sets and ties."""
+
+import torch
+from torch import Tensor
+
+
+def check_k(k: int, n: int) -> None:
+    """Refuse a k that leaves no feature to defend the top against."""
+    if not 1 <= k < n:
+        raise ValueError(f"k must lie in 1..{n - 1} for {n} features, got {k}: choose another k.")
+
+
+def facing_count(k: int, n: int, pairs: int | None = None) -> int:
+    """How many pairs face each other across the k-th place, k' <= min(k, n - k)."""
+    check_k(k, n)
+    most = min(k, n - k)
+    if pairs is None:
+        return most
+    if not 1 <= pairs <= most:
+        raise ValueError(
+            f"k' must lie in 1..{most} for k = {k} of {n} features, got {pairs}: choose another k'."
+        )
+    return pairs
+
+
+def order(saliency: Tensor) -> Tensor:
+    """Feature numbers from most to least salient, ties by feature number: (B, n)."""
+    return saliency.argsort(dim=-1, descending=True, stable=True)
+
+
+def ranked_by(saliency: Tensor, reference: Tensor) -> Tensor:
+    """Saliency in the order in which `reference` ranks the features: (B, n)."""
+    return saliency.gather(-1, order(reference))
+
+
+def lead_weights(reference: Tensor, k: int) -> Tensor:
+    """Weights whose sum with a saliency is `lead`, 1/k on the top k, -1/(n - k) elsewhere: (B, n).
+
+    The mean over all k(n - k) pairs is the mean of the top minus the mean of the rest, so the
+    pairs are never formed. Up to the factor k(n - k) these are the l_i of the paper.
+    """
+    n = reference.shape[-1]
+    top = top_k_mask(reference, k).to(reference.dtype)
+    return top / k - (1 - top) / (n - k)
+
+
+def facing_weights(reference: Tensor, k: int, pairs: int | None = None) -> Tensor:
+    """Weights whose sum with a saliency is `facing_lead`: (B, n)."""
+    facing = facing_count(k, reference.shape[-1], pairs)
+    by_rank = torch.zeros_like(reference)
+    by_rank[..., k - facing : k] = 1 / facing
+    by_rank[..., k : k + facing] = -1 / facing
+    return torch.zeros_like(reference).scatter(-1, order(reference), by_rank)
+
+
+def lead(saliency: Tensor, reference: Tensor, k: int) -> Tensor:
+    """Mean gap between a top-k feature of `reference` and any other: (B,).
+
+    >>> lead(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 2.0, 1.0]]), k=1)
+    tensor([1.5000])
+    """
+    return (saliency * lead_weights(reference, k)).sum(-1)
+
+
+def facing_lead(saliency: Tensor, reference: Tensor, k: int, pairs: int | None = None) -> Tensor:
+    """Mean gap of the k' pairs facing each other across the k-th place: (B,).
+
+    The pairs are (k, k+1), (k-1, k+2), ...: the last of the top against the first of the rest.
+    The anchor form of the 2022 paper, every one of them against the k-th feature, has the same sum.
+    """
+    return (saliency * facing_weights(reference, k, pairs)).sum(-1)
+
+
+def top_k_mask(saliency: Tensor, k: int) -> Tensor:
+    """Which features are among the k most salient, ties by feature number: (B, n) booleans."""
+    check_k(k, saliency.shape[-1])
+    mask = torch.zeros_like(saliency, dtype=torch.bool)
+    return mask.scatter(-1, order(saliency)[..., :k], True)
+
+
+def precision_at_k(before: Tensor, after: Tensor, k: int) -> Tensor:
+    """Share of the top k of `before` that are still in the top k of `after`: (B,).
+
+    >>> precision_at_k(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 2.0]]), k=2)
+    tensor([0.5000])
+    """
+    kept = top_k_mask(before, k) & top_k_mask(after, k)
+    return kept.sum(-1).to(before.dtype) / k
+
+
+def ties(saliency: Tensor, k: int) -> Tensor:
+    """Whether the k-th and the next feature are equal, so that the top k is arbitrary: (B,)."""
+    check_k(k, saliency.shape[-1])
+    values = saliency.sort(dim=-1, descending=True).values
+    return values[..., k - 1] == values[..., k]
+
+
+def distinct_sets(saliency: Tensor, k: int) -> int:
+    """How many different top-k sets a batch of explanations shows."""
+    return int(torch.unique(top_k_mask(saliency, k), dim=0).shape[0])

@@ -1,0 +1,309 @@
+"""Training on Lightning Fabric: fit, resume, select, save, load."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from r2et.data import Part
+from r2et.explainers import Explainer, predicted
+from r2et.files import write_aside
+from r2et.metrics.statistics import auc
+from r2et.models import MODELS
+from r2et.objectives import Method, Objective
+from r2et.randomness import stream
+from r2et.ranking import precision_at_k
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """How long and how fast to train. `patience`: epochs without a better validation AUC."""
+
+    epochs: int = 30
+    batch: int = 1024
+    learning_rate: float = 0.02
+    schedule: str = "cosine"
+    patience: int | None = None
+    seed: int = 0
+    checkpoint_every: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse settings under which nothing can be learnt."""
+        if min(self.epochs, self.batch, self.checkpoint_every) < 1 or self.learning_rate <= 0:
+            raise ValueError(
+                "epochs, batch and checkpoint_every must be at least 1 and learning_rate positive, "
+                f"got {self}."
+            )
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {sorted(SCHEDULES)}, got {self.schedule!r}.")
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """What happened in one epoch: mean loss parts and the validation AUC after it."""
+
+    epoch: int
+    parts: dict[str, float]
+    valid_auc: float
+
+
+OnEpoch = Callable[[EpochRecord], None]
+
+
+def ignore(record: EpochRecord) -> None:
+    """Show nothing."""
+
+
+def fit(
+    model: nn.Module,
+    train: Part,
+    valid: Part,
+    method: Method,
+    settings: FitSettings,
+    *,
+    fabric: Fabric | None = None,
+    checkpoint: Path | None = None,
+    accept: Callable[[nn.Module], bool] | None = None,
+    on_epoch: OnEpoch = ignore,
+) -> tuple[nn.Module, list[EpochRecord]]:
+    """The model trained (a changed one if the method prepares it) and the record of each epoch.
+
+    Training stops early after `patience` epochs without a better validation AUC, keeping the best
+    epoch's weights, or at the first epoch whose model `accept` refuses, keeping the last accepted.
+    With a `checkpoint` file an interrupted fit goes on where it was and ends at the same weights.
+    """
+    fabric = fabric or Fabric(accelerator="auto", devices=1)
+    objective = Objective(model, method)
+    network = objective.model
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=settings.learning_rate, weight_decay=method.weight_decay
+    )
+    wrapped, optimizer = fabric.setup(objective, optimizer)
+    x, y = train.x.to(fabric.device), train.y.to(fabric.device)
+    batches = math.ceil(len(x) / settings.batch)
+    history: list[EpochRecord] = []
+    kept = _weights(network)
+    if checkpoint is not None and checkpoint.exists():
+        history, kept = _restore(checkpoint, network, optimizer, settings)
+    for epoch in range(len(history), settings.epochs):
+        if _finished(history, settings):
+            break
+        shuffled = torch.randperm(len(x), generator=stream(settings.seed, "batches", str(epoch)))
+        totals: dict[str, Tensor] = {}
+        for number, rows in enumerate(shuffled.to(x.device).split(settings.batch)):
+            progress = (epoch * batches + number) / (settings.epochs * batches)
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * SCHEDULES[settings.schedule](progress)
+            mine = rows[fabric.global_rank :: fabric.world_size]
+            # Processes average their slopes: a smaller share of a batch must count for less.
+            share = len(mine) * fabric.world_size / len(rows)
+            loss = wrapped(x[mine], y[mine])
+            optimizer.zero_grad()
+            fabric.backward(loss.total * share)
+            optimizer.step()
+            for name, part in loss.parts.items():
+                totals[name] = totals.get(name, torch.zeros_like(part)) + part * (
+                    len(mine) / len(x)
+                )
+        if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
+            raise ValueError(
+                f"training diverged in epoch {epoch + 1}: the weights are no longer finite; lower "
+                "the learning rate or the penalty weights."
+            )
+        record = EpochRecord(
+            epoch=epoch,
+            parts={name: _summed(fabric, part) for name, part in totals.items()},
+            valid_auc=auc(network, valid.x.to(fabric.device), valid.y),
+        )
+        if accept is not None and not accept(network):
+            break
+        if settings.patience is None or record.valid_auc > _best(history):
+            kept = _weights(network)
+        history.append(record)
+        on_epoch(record)
+        last = epoch + 1 == settings.epochs or _finished(history, settings)
+        if checkpoint is not None and (last or (epoch + 1) % settings.checkpoint_every == 0):
+            if fabric.is_global_zero:
+                _store(checkpoint, network, optimizer, history, kept, settings)
+            fabric.barrier()
+    network.load_state_dict(kept)
+    return network.cpu(), history
+
+
+def _summed(fabric: Fabric, value: Tensor) -> float:
+    """The sum of one number over all processes."""
+    total = fabric.all_reduce(value, reduce_op="sum")
+    assert isinstance(total, Tensor)
+    return float(total)
+
+
+def _best(history: Sequence[EpochRecord]) -> float:
+    return max((record.valid_auc for record in history), default=-math.inf)
+
+
+def _finished(history: Sequence[EpochRecord], settings: FitSettings) -> bool:
+    """Whether the validation AUC has not improved for `patience` epochs."""
+    if settings.patience is None or len(history) <= settings.patience:
+        return False
+    return _best(history[-settings.patience :]) <= _best(history[: -settings.patience])
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _store(
+    path: Path,
+    model: nn.Module,
+    optimizer: Any,
+    history: Sequence[EpochRecord],
+    kept: Mapping[str, Tensor],
+    settings: FitSettings,
+) -> None:
+    """Write everything from which the fit goes on: weights, optimiser state, history."""
+    tensors = {f"model.{name}": value for name, value in _weights(model).items()}
+    tensors |= {f"kept.{name}": value for name, value in kept.items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": value.clone() for name, value in state.items()}
+    notes = {"history": [asdict(record) for record in history], "settings": asdict(settings)}
+    _write_tensors(path, tensors, notes)
+
+
+def _restore(
+    path: Path, model: nn.Module, optimizer: Any, settings: FitSettings
+) -> tuple[list[EpochRecord], dict[str, Tensor]]:
+    """The history and kept weights of an interrupted fit, model and optimiser set to its state."""
+    tensors, notes = _read_tensors(path)
+    if notes.get("settings") != asdict(settings):
+        raise ValueError(
+            f"{path} was written by a fit with other settings: delete it or choose another folder."
+        )
+    _load_into(model, _below("model.", tensors), path)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in _below("optimizer.", tensors).items():
+        number, field = name.split(".", 1)
+        state.setdefault(int(number), {})[field] = value
+    whole = optimizer.state_dict()
+    optimizer.load_state_dict({"state": state, "param_groups": whole["param_groups"]})
+    device = next(model.parameters()).device
+    kept = {name: value.to(device) for name, value in _below("kept.", tensors).items()}
+    return [EpochRecord(**record) for record in notes["history"]], kept
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    metadata = {"r2et": json.dumps(notes, sort_keys=True)}
+    write_aside(path, lambda aside: save_file(whole, aside, metadata=metadata))
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a checkpoint and the notes beside them; nothing is unpickled."""
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint {path}: check the path.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            notes = json.loads((file.metadata() or {}).get("r2et", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
+    except (SafetensorError, OSError, json.JSONDecodeError) as problem:
+        raise ValueError(
+            f"{path} is not a whole checkpoint ({problem}): it was cut short or is another kind of "
+            "file; train again or restore it from a copy."
+        ) from problem
+
+
+def _load_into(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Give the model the stored weights, refusing those of another architecture."""
+    mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    theirs = {name: tuple(value.shape) for name, value in tensors.items()}
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            raise ValueError(
+                f"{path} holds weights of another architecture: {name} is "
+                f"{theirs.get(name, 'missing')} there, the model has {mine.get(name, 'none')}; "
+                "load it into the model it was trained as."
+            )
+    model.load_state_dict(dict(tensors))
+
+
+def save(path: Path, model: nn.Module, recipe: Mapping[str, Any]) -> Path:
+    """The path, now holding the weights as safetensors with the recipe in its header.
+
+    `recipe["model"]` names an entry of MODELS and its settings, so that `load` can rebuild it.
+    """
+    _write_tensors(path, _weights(model), {"recipe": dict(recipe)})
+    return path
+
+
+def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
+    """A saved model and its recipe; `model` receives the weights, or one is built by the recipe."""
+    tensors, notes = _read_tensors(path)
+    recipe = notes.get("recipe", {})
+    if model is None:
+        plan = dict(recipe.get("model", {}))
+        name = plan.pop("name", None)
+        if name not in MODELS:
+            raise ValueError(f"{path} does not say which model it holds: give load() the model.")
+        model = MODELS[name](**plan, generator=stream(0, "unused"))
+    _load_into(model, tensors, path)
+    return model, recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A trained model as seen on validation data, and the settings that made it."""
+
+    settings: dict[str, Any]
+    auc: float
+    precision: float
+
+
+def select(candidates: Sequence[Candidate], threshold: float) -> Candidate | None:
+    """The candidate of highest P@k among those with AUC >= threshold, None if there is none."""
+    able = [candidate for candidate in candidates if candidate.auc >= threshold]
+    return max(able, key=lambda candidate: candidate.precision, default=None)
+
+
+def keeps_ranking(
+    reference: nn.Module,
+    valid: Part,
+    *,
+    k: int,
+    explain: Explainer,
+    least_precision: float,
+    least_auc: float,
+) -> Callable[[nn.Module], bool]:
+    """For `accept`: whether a retrained model ranks as `reference` does, and still predicts."""
+    labels = predicted(reference, valid.x)
+    with torch.no_grad():
+        before = explain(reference, valid.x, labels)
+
+    def accept(model: nn.Module) -> bool:
+        device = next(model.parameters()).device
+        with torch.no_grad():
+            after = explain(model, valid.x.to(device), labels.to(device)).cpu()
+        alike = float(precision_at_k(before, after, k).mean())
+        return alike >= least_precision and auc(model, valid.x, valid.y) >= least_auc
+
+    return accept
