@@ -1,17 +1,15 @@
 """Slopes and curvature of one score per example, differentiable iff the caller records."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-Score = Callable[[Tensor], Tensor]
-
 
 @contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Batch normalisation and dropout as at prediction time, the caller's modes restored after.
+def frozen_statistics(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
+    """Batch normalisation and dropout as at prediction time: the layers switched, then restored.
 
     In training mode they mix the examples of a batch or draw at random: a slope explains nobody.
     """
@@ -20,24 +18,25 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     for part in switched:
         part.training = False
     try:
-        yield
+        yield switched
     finally:
         for part in switched:
             part.training = True
 
 
-def input_gradient(score: Score, x: Tensor) -> Tensor:
-    """Slope of each example's score: like x. Differentiable iff the caller records gradients."""
-    recording = torch.is_grad_enabled()
-    with torch.enable_grad():
-        x = x if recording and x.requires_grad else x.detach().requires_grad_()
-        values = score(x)
-        if not values.requires_grad:
-            return torch.zeros_like(x)
-        (slope,) = torch.autograd.grad(
-            values.sum(), x, create_graph=recording, allow_unused=True, materialize_grads=True
-        )
-        return slope
+def gradient_of(values: Tensor, x: Tensor, *, create_graph: bool) -> Tensor:
+    """Gradient by x of the sum of `values`, zero where they do not depend on it: like x."""
+    if not values.requires_grad:
+        return torch.zeros_like(x)
+    (gradient,) = torch.autograd.grad(
+        values.sum(),
+        x,
+        create_graph=create_graph,
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return gradient
 
 
 def jacobian(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -52,14 +51,7 @@ def jacobian(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         if not values.requires_grad:
             return x.new_zeros(*values.shape, *x.shape[1:]).flatten(2)
         rows = [
-            torch.autograd.grad(
-                values[:, i].sum(),
-                x,
-                retain_graph=True,
-                create_graph=recording,
-                allow_unused=True,
-                materialize_grads=True,
-            )[0].flatten(1)
+            gradient_of(values[:, i], x, create_graph=recording).flatten(1)
             for i in range(values.shape[1])
         ]
     return torch.stack(rows, dim=1)

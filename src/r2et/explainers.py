@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics, input_gradient
-from r2et.randomness import stream
+from r2et.derivatives import frozen_statistics, gradient_of
+from r2et.randomness import noise_like, stream
 
 Quantity = Literal["probability", "logit", "margin"]
 Form = Literal["absolute", "signed", "normalised"]
@@ -57,9 +57,9 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
 
 def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     """Logarithm of p / (1 - p) for class y, exact however sure the model is: (B,)."""
-    own = logits.gather(-1, y[:, None]).squeeze(-1)
-    others = logits.masked_fill(F.one_hot(y, logits.shape[-1]).bool(), -torch.inf)
-    return own - others.logsumexp(-1)
+    if logits.shape[-1] == 2:
+        return (logits[:, 1] - logits[:, 0]) * (2 * y - 1)
+    return logit(logits, y) - _others(logits, y).logsumexp(-1)
 
 
 def logit(logits: Tensor, y: Tensor) -> Tensor:
@@ -69,37 +69,46 @@ def logit(logits: Tensor, y: Tensor) -> Tensor:
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:
     """Logit of class y minus the largest other logit: (B,)."""
-    others = logits.masked_fill(F.one_hot(y, logits.shape[-1]).bool(), -torch.inf)
-    return logit(logits, y) - others.max(-1).values
+    return logit(logits, y) - _others(logits, y).max(-1).values
 
 
-def slope(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
-    """Gradient of the explained quantity of class y: like x.
+def _others(logits: Tensor, y: Tensor) -> Tensor:
+    """The logits with that of class y put last of all: (B, C)."""
+    return logits.masked_fill(F.one_hot(y, logits.shape[-1]).bool(), -torch.inf)
+
+
+SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "probability": log_odds,
+    "logit": logit,
+    "margin": margin,
+}
+
+
+def slope_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
+    """Gradient by x of the explained quantity of class y, `logits` computed from x: like x.
 
     With p = sigmoid(m), m the log-odds, grad p = p (1 - p) grad m. The two factors are taken apart
     because a softmax rounds 1 - p to zero for a sure model, and with it every feature to a tie.
     """
-    scores: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "probability": log_odds,
-        "logit": logit,
-        "margin": margin,
-    }
-    if of not in scores:
-        raise ValueError(f"an explanation is of {' or '.join(get_args(Quantity))}, got {of!r}.")
-    steepness: list[Tensor] = []
-
-    def score(points: Tensor) -> Tensor:
-        values = scores[of](model(points), y)
-        if of == "probability":
-            steepness.append(torch.sigmoid(values) * torch.sigmoid(-values))
-        return values
-
-    with frozen_statistics(model):
-        gradient = input_gradient(score, x)
+    if of not in SCORES:
+        raise ValueError(f"an explanation is of {' or '.join(SCORES)}, got {of!r}.")
+    recording = torch.is_grad_enabled()
+    with torch.enable_grad():
+        score = SCORES[of](logits, y)
+        gradient = gradient_of(score, x, create_graph=recording)
     if of != "probability":
         return gradient
-    factor = steepness[0] if torch.is_grad_enabled() else steepness[0].detach()
-    return factor.view(-1, *(1,) * (x.ndim - 1)) * gradient
+    score = score if recording else score.detach()
+    steepness = torch.sigmoid(score) * torch.sigmoid(-score)
+    return steepness.view(-1, *(1,) * (x.ndim - 1)) * gradient
+
+
+def slope(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
+    """Gradient of the explained quantity of class y: like x. Differentiable iff the caller is."""
+    x = x if torch.is_grad_enabled() and x.requires_grad else x.detach().requires_grad_()
+    with torch.enable_grad(), frozen_statistics(model):
+        logits = model(x)
+    return slope_of(logits, x, y, of)
 
 
 def shaped(scores: Tensor, form: Form, groups: Sequence[int] | None) -> Tensor:
@@ -177,20 +186,24 @@ def mean_slope(
         )
 
     def total(part: Tensor, labels: Tensor, numbers: range) -> Tensor:
+        if place is _itself:
+            return slope(model, part, labels, of)
         places = place(part, numbers)
         slopes = slope(model, places.flatten(0, 1), labels.repeat(len(numbers)), of)
         return slopes.view_as(places).sum(0)
 
-    examples = max(1, min(len(x), rows_at_once))
+    if len(x) * points <= rows_at_once:
+        found = total(x, y, range(points))
+        return found if points == 1 else found / points
+    examples = min(len(x), rows_at_once)
     together = max(1, rows_at_once // examples)
-    whole = examples >= len(x) and together >= points
     sums = []
     for part, labels in zip(x.split(examples), y.split(examples), strict=True):
         so_far = torch.zeros_like(part)
         for first in range(0, points, together):
             numbers = range(first, min(first + together, points))
             work = partial(total, labels=labels, numbers=numbers)
-            so_far = so_far + (work(part) if whole else _recomputed(work, model, part))
+            so_far = so_far + _recomputed(work, model, part)
         sums.append(so_far)
     return torch.cat(sums) / points
 
@@ -243,8 +256,7 @@ def smooth_grad(
     M = `samples`. The noise depends on `seed` only and is shared by all examples, so the same
     example gets the same explanation on every call and in every batch.
     """
-    drawn = torch.randn((samples, *x.shape[1:]), generator=stream(seed, "smooth-grad")).double()
-    noise = (variance**0.5 * drawn).to(device=x.device, dtype=x.dtype)
+    noise = variance**0.5 * noise_like(x[0], stream(seed, "smooth-grad"), copies=samples)
     found = mean_slope(
         model,
         x,

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -11,12 +11,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.derivatives import estimated_curvature, frozen_statistics
-from r2et.explainers import Explainer, gradient, slope
+from r2et.explainers import Explainer, gradient, slope, slope_of
 from r2et.ranking import facing_count, facing_lead, lead, order
 
-Penalty = Callable[[nn.Module, Tensor, Tensor], Tensor]
 Pairs = Literal["all", "facing", "anchor"]
 Gap = Literal["plain", "exponential", "normalised"]
+
+
+class Look:
+    """A batch as a model sees it; what several penalties need is computed once for all of them.
+
+    y is the predicted class, the one that is explained.
+    """
+
+    def __init__(
+        self, model: nn.Module, x: Tensor, y: Tensor, logits: Tensor | None = None
+    ) -> None:
+        self.model, self.x, self.y, self._logits = model, x, y, logits
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """Gradient of the predicted probability, differentiable: like x."""
+        if self._logits is None:
+            return slope(self.model, self.x, self.y)
+        return slope_of(self._logits, self.x, self.y)
+
+
+Penalty = Callable[[Look], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +45,7 @@ class Method:
     """A way to train, as four optional slots; with none of them filled it is Vanilla.
 
     `prepare` changes the model before training, `perturb` the inputs of each batch, `penalties`
-    are added to the loss as (name, weight, penalty), each one number for each example.
+    are added to the loss as (name, weight, penalty), each penalty one number for each example.
     """
 
     prepare: Callable[[nn.Module], nn.Module] | None = None
@@ -59,15 +80,18 @@ class Objective(nn.Module):
         """The mean loss over a batch, or the mean by `weights` (B,), and its parts."""
         if self.method.perturb is not None:
             x = self.method.perturb(self.model, x, y)
+        if self.method.penalties and not x.requires_grad:
+            x = x.detach().requires_grad_()
         logits = self.model(x)
-        each = F.cross_entropy(logits, y, reduction="none")
-        parts = {"classification": _mean(each, weights)}
+        parts = {"classification": _mean(F.cross_entropy(logits, y, reduction="none"), weights)}
         total = parts["classification"]
         if self.method.penalties:
             labels = logits.detach().argmax(-1)
-            with frozen_statistics(self.model):
+            with frozen_statistics(self.model) as switched:
+                # Logits of batch statistics are good for the loss only: examples mix in them.
+                look = Look(self.model, x, labels, None if switched else logits)
                 for name, weight, penalty in self.method.penalties:
-                    parts[name] = _mean(penalty(self.model, x, labels), weights)
+                    parts[name] = _mean(penalty(look), weights)
                     total = total + weight * parts[name]
         return Loss(total, {name: part.detach() for name, part in parts.items()})
 
@@ -133,7 +157,7 @@ def r2et(
     gap: Gap = "plain",
     facing: int | None = None,
     kappa: float = 0.5,
-    explain: Explainer = gradient,
+    explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
     """R2ET: widen the lead of the top k and flatten the score around x.
@@ -141,22 +165,29 @@ def r2et(
     L = L_cls - lambda1 mean h(x, i, j) + lambda2 ||H(x)||  (Eq. 6), lambda1 = `thickness` and
     lambda2 = `curvature`, the norm estimated by a finite difference of length `kappa`. Mean, not
     sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
-    model at this step or that of `reference`. The curvature is the gradient's whatever `explain`.
+    model at this step or that of `reference`. `explain` is the explanation widened, the absolute
+    gradient unless given; the curvature is that of the gradient in any case.
     """
     kept = None if reference is None else copy.deepcopy(reference).requires_grad_(False).eval()
 
-    def ranking(saliency: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def saliency_of(model: nn.Module, look: Look) -> Tensor:
+        return (
+            gradient(model, look.x, look.y) if explain is None else explain(model, look.x, look.y)
+        )
+
+    def thinness(look: Look) -> Tensor:
+        saliency = look.slope.flatten(1).abs() if explain is None else saliency_of(look.model, look)
         if kept is None:
-            return saliency.detach()
-        with torch.no_grad():
-            return explain(kept.to(device=x.device, dtype=x.dtype), x, y)
+            ranking = saliency.detach()
+        else:
+            with torch.no_grad():
+                ranking = saliency_of(kept.to(device=look.x.device, dtype=look.x.dtype), look)
+        return -mean_gap(saliency, ranking, k, pairs=pairs, gap=gap, facing=facing)
 
-    def thinness(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        saliency = explain(model, x, y)
-        return -mean_gap(saliency, ranking(saliency, x, y), k, pairs=pairs, gap=gap, facing=facing)
-
-    def bend(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return estimated_curvature(lambda at: slope(model, at, y), x, slope(model, x, y), kappa)
+    def bend(look: Look) -> Tensor:
+        return estimated_curvature(
+            lambda at: slope(look.model, at, look.y), look.x, look.slope, kappa
+        )
 
     penalties: list[tuple[str, float, Penalty]] = []
     if thickness:

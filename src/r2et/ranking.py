@@ -28,11 +28,6 @@ def order(saliency: Tensor) -> Tensor:
     return saliency.argsort(dim=-1, descending=True, stable=True)
 
 
-def ranked_by(saliency: Tensor, reference: Tensor) -> Tensor:
-    """Saliency in the order in which `reference` ranks the features: (B, n)."""
-    return saliency.gather(-1, order(reference))
-
-
 def lead_weights(reference: Tensor, k: int) -> Tensor:
     """Weights whose sum with a saliency is `lead`, 1/k on the top k, -1/(n - k) elsewhere: (B, n).
 
@@ -40,8 +35,9 @@ def lead_weights(reference: Tensor, k: int) -> Tensor:
     pairs are never formed. Up to the factor k(n - k) these are the l_i of the paper.
     """
     n = reference.shape[-1]
-    top = top_k_mask(reference, k).to(reference.dtype)
-    return top / k - (1 - top) / (n - k)
+    check_k(k, n)
+    rest = torch.full_like(reference, -1 / (n - k))
+    return rest.scatter(-1, order(reference)[..., :k], 1 / k)
 
 
 def facing_weights(reference: Tensor, k: int, pairs: int | None = None) -> Tensor:
@@ -84,6 +80,11 @@ def precision_at_k(before: Tensor, after: Tensor, k: int) -> Tensor:
     >>> precision_at_k(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 2.0]]), k=2)
     tensor([0.5000])
     """
+    if before.shape != after.shape:
+        raise ValueError(
+            f"two explanations to compare must have one shape, got {tuple(before.shape)} and "
+            f"{tuple(after.shape)}."
+        )
     kept = top_k_mask(before, k) & top_k_mask(after, k)
     return kept.sum(-1).to(before.dtype) / k
 

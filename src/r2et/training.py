@@ -87,6 +87,7 @@ def fit(
     With a `checkpoint` file an interrupted fit goes on where it was and ends at the same weights.
     """
     fabric = fabric or Fabric(accelerator="auto", devices=1)
+    home = next(model.parameters()).device
     objective = Objective(model, method)
     network = objective.model
     optimizer = torch.optim.AdamW(
@@ -141,7 +142,7 @@ def fit(
                 _store(checkpoint, network, optimizer, history, kept, settings)
             fabric.barrier()
     network.load_state_dict(kept)
-    return network.cpu(), history
+    return network.to(home), history
 
 
 def _summed(fabric: Fabric, value: Tensor) -> float:

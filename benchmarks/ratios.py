@@ -1,0 +1,176 @@
+"""Costs as ratios measured in one run: against Vanilla, against one at a time, against scale.
+
+Ratios travel between machines, seconds do not. `python benchmarks/ratios.py [--json]`
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+
+from r2et.attacks import Budget, er_attack
+from r2et.explainers import gradient, predicted
+from r2et.models import mlp
+from r2et.objectives import METHODS, Objective
+from r2et.randomness import stream
+
+BATCH, FEATURES, TOP = 256, 28, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    what: str
+    value: float
+    unit: str
+    limit: str
+    holds: bool
+
+
+def seconds(work: Callable[[], object], repeats: int, rounds: int = 7) -> float:
+    """Median over rounds of the mean time of one call, after a warm-up."""
+    for _ in range(max(3, repeats // 10)):
+        work()
+    taken = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        taken.append((time.perf_counter() - started) / repeats)
+    return statistics.median(taken)
+
+
+def examples(count: int, features: int = FEATURES) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.rand(count, features, generator=stream(0, "bench", "x"))
+    return x, torch.randint(0, 2, (count,), generator=stream(0, "bench", "y"))
+
+
+def step_of(method: str, features: int = FEATURES, k: int = TOP) -> Callable[[], None]:
+    """One training step of the 28-32-2 network at batch 256."""
+    model = mlp(features, generator=stream(0, "bench", "init"))
+    objective = Objective(model, METHODS[method].build(k=k))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    x, y = examples(BATCH, features)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        objective(x, y).backward()
+        optimizer.step()
+
+    return step
+
+
+def training_ratios() -> list[Ratio]:
+    limits = {"r2et-noh": 3.0, "r2et-mm-noh": 3.0, "r2et": 5.0, "r2et-mm": 5.0}
+    steps = {name: step_of(name) for name in ("vanilla", *limits)}
+    # Interleaved, so that a busy moment of the machine falls on all of them alike.
+    rounds = [{name: seconds(step, 60, 1) for name, step in steps.items()} for _ in range(9)]
+    ratios = []
+    for name, limit in limits.items():
+        value = statistics.median(each[name] / each["vanilla"] for each in rounds)
+        what = f"{METHODS[name].label} step / Vanilla step"
+        ratios.append(
+            Ratio(what=what, value=value, unit="x", limit=f"<= {limit:g}", holds=value <= limit)
+        )
+    return ratios
+
+
+def attack_ratios() -> list[Ratio]:
+    model = mlp(FEATURES, generator=stream(0, "bench", "init")).double()
+    attack = er_attack(k=TOP, budget=Budget(steps=30), record_every=10)
+    x, _ = examples(4096)
+    x = x.double()
+    y = predicted(model, x)
+    alone = seconds(lambda: attack(model, x[:1], y[:1]), 2, 5)
+    together = seconds(lambda: attack(model, x, y), 1, 5)
+    value = alone / (together / len(x))
+    what = f"batched ERAttack, {len(x)} examples / one at a time, examples per second"
+    return [Ratio(what=what, value=value, unit="x", limit=">= 200", holds=value >= 200)]
+
+
+MEMORY = """
+import pathlib, torch
+from r2et.objectives import mean_gap
+saliency = torch.rand(4, 400_000).requires_grad_()
+saliency.sum().backward()
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is held now
+def peak():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+before = peak()
+for gap in ("plain", "exponential", "normalised"):
+    for pairs in ("all", "facing", "anchor"):
+        mean_gap(saliency, saliency.detach(), 50, pairs=pairs, gap=gap).sum().backward()
+print(peak() - before)
+"""
+
+
+def memory_ratios() -> list[Ratio]:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True
+    )
+    value = float(done.stdout)
+    what = "peak memory of the gap term, n = 400,000, k = 50, batch 4, all forms"
+    return [Ratio(what=what, value=value, unit="MB", limit="< 200", holds=value < 200)]
+
+
+def growth_ratios() -> list[Ratio]:
+    """Ten times the examples, features or k: how much more the same work costs."""
+    model = mlp(FEATURES, generator=stream(0, "bench", "init"))
+    wide = mlp(10 * FEATURES, generator=stream(0, "bench", "init"))
+    few, _ = examples(1000)
+    many, _ = examples(10_000)
+    broad, _ = examples(1000, 10 * FEATURES)
+
+    def explain(network: torch.nn.Module, x: torch.Tensor) -> Callable[[], object]:
+        labels = predicted(network, x)
+        return lambda: gradient(network, x, labels)
+
+    base = seconds(explain(model, few), 20)
+    pairs = [
+        ("examples x 10: explanation", seconds(explain(model, many), 5) / base),
+        ("features x 10: explanation", seconds(explain(wide, broad), 5) / base),
+        (
+            "features x 10: R2ET\\H step",
+            seconds(step_of("r2et-noh", 10 * FEATURES), 30) / seconds(step_of("r2et-noh"), 30),
+        ),
+        (
+            "k x 10 at 280 features: R2ET\\H step",
+            seconds(step_of("r2et-noh", 280, 80), 30) / seconds(step_of("r2et-noh", 280, 8), 30),
+        ),
+    ]
+    limits = {"k x 10 at 280 features: R2ET\\H step": 1.5}
+    return [
+        Ratio(
+            what=what,
+            value=value,
+            unit="x",
+            limit=f"<= {limits.get(what, 15):g}",
+            holds=value <= limits.get(what, 15),
+        )
+        for what, value in pairs
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    ratios = training_ratios() + attack_ratios() + memory_ratios() + growth_ratios()
+    if arguments.json:
+        print(json.dumps([asdict(each) for each in ratios], indent=1))
+    else:
+        for each in ratios:
+            mark = "ok" if each.holds else "MISSED"
+            print(f"{each.what:<72} {each.value:8.2f} {each.unit:<3} {each.limit:<8} {mark}")
+    return 0 if all(each.holds for each in ratios) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
