@@ -2,32 +2,39 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test slow bench lint clean
 
-$(READY): pyproject.toml constraints.txt
+$(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		--editable '.[test,lint]'
-	touch $(READY)
+	touch $@
 
-run: $(READY)
+$(VENV)/.usable: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a minute or two, once."
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/.testable: $(VENV)/.usable
+	$(INSTALL) --editable '.[test,lint]'
+	touch $@
+
+run: $(VENV)/.usable
 	$(BIN)/r2et run adult
 
-test: $(READY)
+test: $(VENV)/.testable
 	$(BIN)/python -m pytest -m 'not slow'
 
-slow: $(READY)
+slow: $(VENV)/.testable
 	$(BIN)/python -m pytest -m slow
 
-bench: $(READY)
+bench: $(VENV)/.usable
 	$(BIN)/python benchmarks/ratios.py
 
-lint: $(READY)
+lint: $(VENV)/.testable
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV)

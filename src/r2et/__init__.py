@@ -1,3 +1,41 @@
 """Stable explanations: measure, attack and train the top-k features of a model's saliency."""
 
 __version__ = "0.1.0"
+
+from r2et.attacks import Attacked, Budget, er_attack, mse_attack, strong_attack
+from r2et.data import Dataset, from_frame, load, read_csv
+from r2et.explainers import (
+    gradient,
+    input_x_gradient,
+    integrated_gradients,
+    predicted,
+    smooth_grad,
+)
+from r2et.metrics.thickness import thickness
+from r2et.objectives import Method, Objective, r2et
+from r2et.ranking import precision_at_k
+from r2et.training import FitSettings, fit
+
+__all__ = [
+    "Attacked",
+    "Budget",
+    "Dataset",
+    "FitSettings",
+    "Method",
+    "Objective",
+    "er_attack",
+    "fit",
+    "from_frame",
+    "gradient",
+    "input_x_gradient",
+    "integrated_gradients",
+    "load",
+    "mse_attack",
+    "precision_at_k",
+    "predicted",
+    "r2et",
+    "read_csv",
+    "smooth_grad",
+    "strong_attack",
+    "thickness",
+]

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
-    """Batch normalisation and dropout as at prediction time: the layers switched, then restored.
+    """The model as at prediction time: the layers that may differ in training, then restored.
 
-    In training mode they mix the examples of a batch or draw at random: a slope explains nobody.
+    In training mode batch normalisation mixes the examples of a batch and dropout draws at random:
+    a slope explains nobody.
     """
-    mixing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    switched = [part for part in model.modules() if isinstance(part, mixing) and part.training]
+    switched = [part for part in model.modules() if part.training and _may_differ(part)]
     for part in switched:
         part.training = False
     try:
@@ -22,6 +22,20 @@ def frozen_statistics(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
     finally:
         for part in switched:
             part.training = True
+
+
+def _may_differ(part: nn.Module) -> bool:
+    """Whether a layer may compute something else in training: those known to, and all unknown."""
+    if isinstance(part, nn.RNNBase):
+        return part.dropout > 0  # cuDNN differentiates the others in training mode only
+    known = type(part).__module__.startswith(("torch.nn.modules.", "r2et."))
+    return not known or isinstance(
+        part,
+        nn.modules.batchnorm._NormBase
+        | nn.modules.dropout._DropoutNd
+        | nn.MultiheadAttention
+        | nn.RReLU,
+    )
 
 
 def gradient_of(values: Tensor, x: Tensor, *, create_graph: bool) -> Tensor:

@@ -33,10 +33,10 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
     if not torch.isfinite(x).all():
         row = int((~torch.isfinite(x.flatten(1))).any(-1).nonzero()[0])
         raise ValueError(f"x must be finite, but row {row} has a NaN or infinite value: clean it.")
-    if y is not None and (y.shape != x.shape[:1] or y.is_floating_point()):
+    if y is not None and (y.shape != x.shape[:1] or y.dtype != torch.long):
         raise ValueError(
-            f"y must hold one class number for each of the {len(x)} examples, got shape "
-            f"{tuple(y.shape)} of {y.dtype}."
+            f"y must hold one class number, torch.long, for each of the {len(x)} examples, got "
+            f"shape {tuple(y.shape)} of {y.dtype}."
         )
     with torch.no_grad(), frozen_statistics(model):
         logits = model(x[:1])
@@ -99,7 +99,9 @@ def slope_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability")
     if of != "probability":
         return gradient
     score = score if recording else score.detach()
-    steepness = torch.sigmoid(score) * torch.sigmoid(-score)
+    # A floor with room below it: where even p (1 - p) underflows, the ranking is kept.
+    floor = torch.finfo(score.dtype).tiny ** 0.8
+    steepness = (torch.sigmoid(score) * torch.sigmoid(-score)).clamp_min(floor)
     return steepness.view(-1, *(1,) * (x.ndim - 1)) * gradient
 
 
@@ -150,10 +152,15 @@ class _Recomputed(torch.autograd.Function):
         recording = torch.is_grad_enabled()
         with torch.enable_grad():
             x = x if recording and x.requires_grad else x.detach().requires_grad_()
-            needed = [x, *weights]
+            # Where x hangs on the weights itself, that share of their gradient is the caller's to
+            # add: nothing flows on through x while the weights' own share is computed.
+            gate = x.view_as(x)
+            shut = gate.register_hook(torch.zeros_like)
+            x = gate.view_as(gate)
             found = torch.autograd.grad(
-                ctx.function(x), needed, flows, create_graph=recording, allow_unused=True
+                ctx.function(x), [x, *weights], flows, create_graph=recording, allow_unused=True
             )
+            shut.remove()
         return (None, *found)
 
 
@@ -163,7 +170,8 @@ def _recomputed(function: Function, model: nn.Module, x: Tensor) -> Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or weights):
         result: Tensor = _Recomputed.apply(function, x, *weights)  # type: ignore[no-untyped-call]
         return result
-    return function(x)
+    with torch.no_grad():
+        return function(x)
 
 
 def mean_slope(
@@ -256,7 +264,12 @@ def smooth_grad(
     M = `samples`. The noise depends on `seed` only and is shared by all examples, so the same
     example gets the same explanation on every call and in every batch.
     """
-    noise = variance**0.5 * noise_like(x[0], stream(seed, "smooth-grad"), copies=samples)
+    if samples < 1 or variance < 0:
+        raise ValueError(
+            f"smooth_grad needs samples >= 1 and variance >= 0, got {samples} and {variance}."
+        )
+    one = x.new_empty(x.shape[1:])
+    noise = variance**0.5 * noise_like(one, stream(seed, "smooth-grad"), copies=samples)
     found = mean_slope(
         model,
         x,
@@ -285,11 +298,11 @@ def integrated_gradients(
 
     x0 = `baseline`, one example's shape, zero unless given. The integral is the midpoint rule.
     """
-    start = torch.zeros_like(x[0]) if baseline is None else baseline.to(x)
-    shares = (torch.arange(points, device=x.device, dtype=x.dtype) + 0.5) / points
+    start = x.new_zeros(x.shape[1:]) if baseline is None else baseline.to(x)
 
     def on_line(part: Tensor, numbers: range) -> Tensor:
-        t = shares[numbers.start : numbers.stop].view(-1, *(1,) * x.ndim)
+        middles = torch.arange(numbers.start, numbers.stop, device=x.device, dtype=x.dtype) + 0.5
+        t = (middles / points).view(-1, *(1,) * x.ndim)
         return torch.lerp(start.expand_as(part), part, t)
 
     found = mean_slope(model, x, y, on_line, points, of=of, rows_at_once=rows_at_once)

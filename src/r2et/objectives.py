@@ -1,6 +1,7 @@
 """Training methods as data, and the objective that any training loop can minimise."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from r2et.derivatives import estimated_curvature, frozen_statistics
 from r2et.explainers import Explainer, gradient, slope, slope_of
-from r2et.ranking import facing_count, facing_lead, lead, order
+from r2et.ranking import check_k, facing_count, facing_lead, lead, order
 
 Pairs = Literal["all", "facing", "anchor"]
 Gap = Literal["plain", "exponential", "normalised"]
@@ -89,7 +90,9 @@ class Objective(nn.Module):
             labels = logits.detach().argmax(-1)
             with frozen_statistics(self.model) as switched:
                 # Logits of batch statistics are good for the loss only: examples mix in them.
-                look = Look(self.model, x, labels, None if switched else logits)
+                # Logits without a graph have no slope.
+                shared = None if switched or not torch.is_grad_enabled() else logits
+                look = Look(self.model, x, labels, shared)
                 for name, weight, penalty in self.method.penalties:
                     parts[name] = _mean(penalty(look), weights)
                     total = total + weight * parts[name]
@@ -102,8 +105,11 @@ def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
 
 def unit_length(saliency: Tensor) -> Tensor:
     """Each explanation scaled to l2 length one (all zeros stay so): (B, n)."""
-    squared = saliency.square().sum(-1, keepdim=True)
-    return saliency / torch.where(squared > 0, squared, 1.0).sqrt()
+    # The largest entry is divided out first: squares of a saturated model's slopes underflow.
+    largest = saliency.detach().abs().amax(-1, keepdim=True)
+    scaled = saliency / torch.where(largest > 0, largest, 1.0)
+    squared = scaled.square().sum(-1, keepdim=True)
+    return scaled / torch.where(squared > 0, squared, 1.0).sqrt()
 
 
 def mean_gap(
@@ -127,6 +133,8 @@ def mean_gap(
             f"gap must be one of {get_args(Gap)} and pairs one of {get_args(Pairs)}, "
             f"got {gap!r} and {pairs!r}."
         )
+    n = saliency.shape[-1]
+    check_k(k, n)
     if gap == "normalised":
         saliency = unit_length(saliency)
     if gap != "exponential":
@@ -134,13 +142,15 @@ def mean_gap(
             return lead(saliency, reference, k)
         wide = facing_lead(saliency, reference, k, facing)
         # The anchor's 2k' - 1 gaps have the sum of the k' facing ones.
-        count = facing_count(k, saliency.shape[-1], facing)
+        count = facing_count(k, n, facing)
         return wide if pairs == "facing" else wide * count / (2 * count - 1)
     ranked = saliency.gather(-1, order(reference))
     if pairs == "all":
-        # exp(I_i - I_j) is a product, so the mean over pairs is a product of means.
-        return ranked[:, :k].exp().mean(-1) * (-ranked[:, k:]).exp().mean(-1)
-    count = facing_count(k, saliency.shape[-1], facing)
+        # exp(I_i - I_j) is a product, so the sum over pairs is a product of sums; the product is
+        # taken of logarithms, since exp(I_i) alone can overflow where the gap is small.
+        logarithm = ranked[:, :k].logsumexp(-1) + (-ranked[:, k:]).logsumexp(-1)
+        return (logarithm - math.log(k * (n - k))).exp()
+    count = facing_count(k, n, facing)
     upper, lower = ranked[:, k - count : k], ranked[:, k : k + count]
     if pairs == "facing":
         return (upper.flip(-1) - lower).exp().mean(-1)

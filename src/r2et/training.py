@@ -42,6 +42,8 @@ class FitSettings:
                 "epochs, batch and checkpoint_every must be at least 1 and learning_rate positive, "
                 f"got {self}."
             )
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience must be at least one epoch or None, got {self.patience}.")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {sorted(SCHEDULES)}, got {self.schedule!r}.")
 
@@ -99,7 +101,7 @@ def fit(
     history: list[EpochRecord] = []
     kept = _weights(network)
     if checkpoint is not None and checkpoint.exists():
-        history, kept = _restore(checkpoint, network, optimizer, settings)
+        history, kept = _restore(checkpoint, network, optimizer, method, settings)
     for epoch in range(len(history), settings.epochs):
         if _finished(history, settings):
             break
@@ -112,7 +114,9 @@ def fit(
             mine = rows[fabric.global_rank :: fabric.world_size]
             # Processes average their slopes: a smaller share of a batch must count for less.
             share = len(mine) * fabric.world_size / len(rows)
-            loss = wrapped(x[mine], y[mine])
+            # A process without a row of its own still takes part, with one that counts for nothing.
+            seen = mine if len(mine) else rows[:1]
+            loss = wrapped(x[seen], y[seen])
             optimizer.zero_grad()
             fabric.backward(loss.total * share)
             optimizer.step()
@@ -128,7 +132,7 @@ def fit(
         record = EpochRecord(
             epoch=epoch,
             parts={name: _summed(fabric, part) for name, part in totals.items()},
-            valid_auc=auc(network, valid.x.to(fabric.device), valid.y),
+            valid_auc=auc(network, valid.x.to(fabric.device), valid.y.to(fabric.device)),
         )
         if accept is not None and not accept(network):
             break
@@ -139,7 +143,7 @@ def fit(
         last = epoch + 1 == settings.epochs or _finished(history, settings)
         if checkpoint is not None and (last or (epoch + 1) % settings.checkpoint_every == 0):
             if fabric.is_global_zero:
-                _store(checkpoint, network, optimizer, history, kept, settings)
+                _store(checkpoint, network, optimizer, history, kept, method, settings)
             fabric.barrier()
     network.load_state_dict(kept)
     return network.to(home), history
@@ -173,6 +177,7 @@ def _store(
     optimizer: Any,
     history: Sequence[EpochRecord],
     kept: Mapping[str, Tensor],
+    method: Method,
     settings: FitSettings,
 ) -> None:
     """Write everything from which the fit goes on: weights, optimiser state, history."""
@@ -180,16 +185,22 @@ def _store(
     tensors |= {f"kept.{name}": value for name, value in kept.items()}
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": value.clone() for name, value in state.items()}
-    notes = {"history": [asdict(record) for record in history], "settings": asdict(settings)}
+    notes = {"history": [asdict(record) for record in history], "plan": _plan(method, settings)}
     _write_tensors(path, tensors, notes)
 
 
+def _plan(method: Method, settings: FitSettings) -> dict[str, Any]:
+    """What can be told of a fit, to recognise its checkpoint by."""
+    penalties = [[name, weight] for name, weight, _ in method.penalties]
+    return {**asdict(settings), "penalties": penalties, "weight_decay": method.weight_decay}
+
+
 def _restore(
-    path: Path, model: nn.Module, optimizer: Any, settings: FitSettings
+    path: Path, model: nn.Module, optimizer: Any, method: Method, settings: FitSettings
 ) -> tuple[list[EpochRecord], dict[str, Tensor]]:
     """The history and kept weights of an interrupted fit, model and optimiser set to its state."""
     tensors, notes = _read_tensors(path)
-    if notes.get("settings") != asdict(settings):
+    if notes.get("plan") != _plan(method, settings):
         raise ValueError(
             f"{path} was written by a fit with other settings: delete it or choose another folder."
         )
@@ -305,6 +316,7 @@ def keeps_ranking(
         with torch.no_grad():
             after = explain(model, valid.x.to(device), labels.to(device)).cpu()
         alike = float(precision_at_k(before, after, k).mean())
-        return alike >= least_precision and auc(model, valid.x, valid.y) >= least_auc
+        score = auc(model, valid.x.to(device), valid.y.to(device))
+        return alike >= least_precision and score >= least_auc
 
     return accept

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from r2et.ranking import facing_weights, lead_weights
+from r2et.ranking import facing_weights, lead_weights, top_k_mask
 
 Goal = Callable[[Tensor], Tensor]
 
@@ -20,6 +20,25 @@ def facing_goal(before: Tensor, k: int, pairs: int | None = None) -> Goal:
     """Mean gap of the pairs facing each other across the k-th place of the clean ranking."""
     weights = facing_weights(before, k, pairs)
     return lambda saliency: (saliency * weights).sum(-1)
+
+
+def threshold_goal(before: Tensor, k: int, temperature: float) -> Goal:
+    """A smooth count of the clean top-k features still above the k-th place, minus the others.
+
+    sum_i w_i tanh((I_i - cut) / (temperature * spread)), w = 1 for the clean top k and -1 elsewhere,
+    `cut` halfway between the k-th and the next score, `spread` their root mean square. Features
+    near the cut count most: those are the ones that can be made to change places.
+    """
+    sides = torch.where(top_k_mask(before, k), 1.0, -1.0).to(before)
+
+    def count(saliency: Tensor) -> Tensor:
+        held = saliency.detach()
+        edge = held.topk(k + 1, dim=-1).values[:, k - 1 :]
+        spread = held.square().mean(-1, keepdim=True).sqrt()
+        width = temperature * torch.where(spread > 0, spread, 1.0)
+        return (sides * torch.tanh((saliency - edge.mean(-1, keepdim=True)) / width)).sum(-1)
+
+    return count
 
 
 def distance_goal(before: Tensor) -> Goal:

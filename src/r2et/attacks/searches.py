@@ -12,6 +12,11 @@ from r2et.ranking import facing_weights, top_k_mask
 Bounds = tuple[Tensor | float, Tensor | float]
 
 
+def one_of(x: Tensor) -> Tensor:
+    """A tensor like one example of x, also where there is none; its numbers mean nothing."""
+    return x.new_empty(x.shape[1:])
+
+
 def unit(direction: Tensor) -> Tensor:
     """Each example's direction, scaled to length one (zero stays zero): like `direction`."""
     # One norm per example: a norm over the batch would let neighbours shorten each other's steps.
@@ -26,21 +31,23 @@ def unit(direction: Tensor) -> Tensor:
 def clip(x: Tensor, centre: Tensor, radius: float, bounds: Bounds | None = None) -> Tensor:
     """The points x moved into the bounds and then into the l2 ball around `centre`: like x.
 
-    A centre within the bounds keeps the result within both: shrinking towards it leaves no bound.
+    Where the centre lies outside its bounds, its own value is the bound. The result is within
+    both, exactly: shrinking towards the centre leaves no bound.
     """
     if bounds is not None:
-        low = torch.minimum(torch.as_tensor(bounds[0]).to(x), centre)
-        high = torch.maximum(torch.as_tensor(bounds[1]).to(x), centre)
+        low, high = (torch.as_tensor(each, dtype=x.dtype, device=x.device) for each in bounds)
+        low, high = torch.minimum(low, centre), torch.maximum(high, centre)
         x = x.clamp(low, high)
     move = (x - centre).flatten(1)
     length = move.norm(dim=-1, keepdim=True)
-    # Shrunk by a few units in the last place, so that rounding cannot leave the ball.
-    inside = radius * (1 - 4 * torch.finfo(x.dtype).eps)
-    return torch.where(
-        (length > inside).view(-1, *(1,) * (x.ndim - 1)),
-        centre + (move * (inside / length.clamp_min(inside or 1.0))).view_as(x),
-        x,
-    )
+    # Shrunk by what rounding the sum below can add, so that it cannot leave the ball.
+    eps = torch.finfo(x.dtype).eps
+    far = centre.flatten(1).norm(dim=-1, keepdim=True)
+    inside = (radius * (1 - 8 * eps) - eps * far).clamp_min(0)
+    outside = length > inside
+    shrunk = centre + (move * (inside / torch.where(outside, length, 1.0))).view_as(x)
+    x = torch.where(outside.view(-1, *(1,) * (x.ndim - 1)), shrunk, x)
+    return x if bounds is None else x.clamp(low, high)
 
 
 def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -53,13 +60,15 @@ def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 class BestSoFar:
     """The most damaging input seen for each example, judged on the attacked model itself.
 
-    Lower P@k wins; among equals the smaller relative gap across the k-th place does.
+    Lower P@k wins; among equals the smaller relative gap across the k-th place does. An example
+    whose clean prediction is not y has none to keep, and stays as it was.
     """
 
     def __init__(self, model: nn.Module, explain: Explainer, x: Tensor, y: Tensor, k: int) -> None:
         self.model, self.explain, self.y, self.k = model, explain, y, k
         with torch.no_grad():
             self.before = explain(model, x, y)
+        self.attacked = keeps(model, x, y)
         self.top, self.across = top_k_mask(self.before, k), facing_weights(self.before, k)
         self.x, self.after = x.clone(), self.before.clone()
         self.precision = torch.ones_like(self.before[:, 0])
@@ -76,10 +85,11 @@ class BestSoFar:
             precision = kept.to(saliency.dtype) / self.k
             size = saliency.abs().sum(-1)
             gap = (saliency * self.across).sum(-1) / torch.where(size > 0, size, 1.0)
-            better = (precision < self.precision) | (
-                (precision == self.precision) & (gap < self.gap)
-            )
-            better = better & keeps(self.model, x, self.y)
+            # Between kinks a (Leaky)ReLU network's gap changes by rounding only, which must not
+            # decide: it differs with the company of an example.
+            nearer = gap < self.gap - torch.finfo(gap.dtype).eps ** 0.75
+            better = (precision < self.precision) | ((precision == self.precision) & nearer)
+            better = better & self.attacked & keeps(self.model, x, self.y)
         self.x = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), x, self.x)
         self.after = torch.where(better[:, None], saliency, self.after)
         self.precision = torch.where(better, precision, self.precision)

@@ -14,6 +14,7 @@ from r2et.attacks.searches import (
     clip,
     keeps,
     margin_loss,
+    one_of,
     projected_descent,
 )
 from r2et.derivatives import frozen_statistics
@@ -49,7 +50,7 @@ def er_attack(
     def goal(before: Tensor) -> Goal:
         return ranking_goal(before, k)
 
-    return _descent(goal, k, explain, budget, bounds, record_every, rows_at_once, kick=0.0, seed=0)
+    return _descent(goal, k, explain, budget, bounds, record_every, rows_at_once, seed=None)
 
 
 def mse_attack(
@@ -62,9 +63,9 @@ def mse_attack(
     rows_at_once: int = ROWS_AT_ONCE,
     seed: int = 0,
 ) -> Attack:
-    """MSE attack: raises ||I(x) - I(x')||^2 from a random first step, its slope at x being zero."""
+    """MSE attack: raises ||I(x) - I(x')||^2, its first step random: at x its slope is zero."""
     return _descent(
-        distance_goal, k, explain, budget, bounds, record_every, rows_at_once, kick=1.0, seed=seed
+        distance_goal, k, explain, budget, bounds, record_every, rows_at_once, seed=seed
     )
 
 
@@ -76,15 +77,18 @@ def _descent(
     bounds: Bounds | None,
     record_every: int,
     rows_at_once: int,
-    kick: float,
-    seed: int,
+    seed: int | None,
 ) -> Attack:
-    """One goal lowered along the slope from x, moved first by `kick` steps at random."""
+    """One goal lowered along the slope from x; with a `seed` the first step goes anywhere."""
 
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
         best = BestSoFar(model, explain, x, y, k)
         lower = goal(best.before)
-        step = 0
+        start, step = x, 0
+        if seed is not None and budget.steps:
+            drawn = stream(seed, "kick")
+            offset = ball_offsets(one_of(x), budget.step, 1, drawn, surface=True)
+            start, step = clip(x + offset, x, budget.radius, bounds), 1
 
         def loss(point: Tensor) -> Tensor:
             nonlocal step
@@ -95,13 +99,12 @@ def _descent(
             step += 1
             return lower(saliency)
 
-        offset = ball_offsets(x[0], kick * budget.step, 1, stream(seed, "kick"), surface=True)
         last = projected_descent(
             loss,
             x,
-            start=clip(x + offset, x, budget.radius, bounds) if kick else x,
+            start=start,
             radius=budget.radius,
-            lengths=repeat(budget.step, budget.steps),
+            lengths=repeat(budget.step, budget.steps - step),
             bounds=bounds,
         )
         best.offer(last)

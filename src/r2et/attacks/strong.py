@@ -14,9 +14,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.goals import Goal, facing_goal, ranking_goal, relative
+from r2et.attacks.goals import Goal, facing_goal, ranking_goal, relative, threshold_goal
 from r2et.attacks.records import Attack, Attacked
-from r2et.attacks.searches import BestSoFar, Bounds, clip, keeps, projected_descent
+from r2et.attacks.searches import BestSoFar, Bounds, clip, keeps, one_of, projected_descent
 from r2et.attacks.single import in_batches
 from r2et.explainers import Explainer, Quantity, gradient
 from r2et.models.smoothing import softened
@@ -49,6 +49,7 @@ def strong_attack(
         goals: list[Goal] = [
             relative(ranking_goal(best.before, k)),
             relative(facing_goal(best.before, k)),
+            threshold_goal(best.before, k, temperature=0.3),
         ]
         for guide, look in _guides(model, explain, sharpness):
             for goal in goals:
@@ -86,7 +87,7 @@ def _starts(
 ) -> Iterator[Tensor]:
     """The best input so far, then random points of the ball whose prediction is kept."""
     yield best.x
-    for offset in ball_offsets(x[0], radius, restarts, stream(seed, "restarts")):
+    for offset in ball_offsets(one_of(x), radius, restarts, stream(seed, "restarts")):
         start = clip(x + offset, x, radius, bounds)
         kept = keeps(best.model, start, best.y).view(-1, *(1,) * (x.ndim - 1))
         yield torch.where(kept, start, x)
@@ -134,8 +135,8 @@ def _random_points(
     generator = stream(seed, "points")
     for offset in torch.cat(
         [
-            ball_offsets(x[0], radius, half, generator, surface=True),
-            ball_offsets(x[0], radius, points - half, generator),
+            ball_offsets(one_of(x), radius, half, generator, surface=True),
+            ball_offsets(one_of(x), radius, points - half, generator),
         ]
     ):
         best.offer(clip(x + offset, x, radius, bounds))
@@ -145,7 +146,7 @@ def _random_moves(
     best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, moves: int, seed: int
 ) -> None:
     """Random moves from the best input so far, shorter and shorter."""
-    offsets = ball_offsets(x[0], 1.0, moves, stream(seed, "moves"), surface=True)
+    offsets = ball_offsets(one_of(x), 1.0, moves, stream(seed, "moves"), surface=True)
     for number, offset in enumerate(offsets):
         reach = radius * shrinking(number / moves, first=0.5, last=0.02)
         best.offer(clip(best.x + reach * offset, x, radius, bounds))

@@ -58,6 +58,8 @@ class Recipe:
     select_by: str = "er"
     """The attack whose validation P@k chooses among the settings of a method."""
     valid_examples: int = 300
+    least_steps: int = 1
+    """An epoch takes at least so many steps: smaller tables get smaller batches."""
     hidden: tuple[int, ...] = (32,)
     activation: str = "leaky-relu"
     fit: FitSettings = field(default_factory=FitSettings)

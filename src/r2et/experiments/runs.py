@@ -170,7 +170,8 @@ def train_one(dataset: Dataset, recipe: Recipe, task: Task) -> tuple[Task, Candi
     settings = {name: value for name, value in plan.items() if name != "name"}
     model = MODELS["mlp"](**settings, generator=stream(task.seed, dataset.name, "init"))
     method = METHODS[task.method].build(k=recipe.evaluation.k, **task.settings)
-    fitting = replace(recipe.fit, seed=task.seed)
+    batch = min(recipe.fit.batch, max(1, len(split.train) // recipe.least_steps))
+    fitting = replace(recipe.fit, seed=task.seed, batch=batch)
     checkpoint = task.path.with_suffix(".checkpoint")
     model, history = fit(model, split.train, split.valid, method, fitting, checkpoint=checkpoint)
     candidate = judged(model, split, recipe, task)

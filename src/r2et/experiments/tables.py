@@ -51,7 +51,7 @@ class Column:
         return f"{value:.1f}" if self.style == "count" else self.show(value)
 
 
-ATTACKED = "P@k under attack, %"
+ATTACKED = "Reasons kept under attack, %"
 CONTROLS = "What would expose a hollow number"
 
 COLUMNS: tuple[Column, ...] = (
@@ -65,16 +65,16 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         key="er precision@k",
-        heading="ERAttack",
+        heading="P@k ERAttack",
         group=ATTACKED,
         line="Share of the top k reasons that survive ERAttack, the attack of the published "
-        "numbers; half blind on networks of straight pieces.",
+        "numbers; weak on networks made of straight pieces.",
         style="percent",
         better="higher",
     ),
     Column(
         key="mse precision@k",
-        heading="MSE",
+        heading="P@k MSE",
         group=ATTACKED,
         line="Share of the top k reasons that survive the attack that moves the whole explanation "
         "as far as it can.",
@@ -83,7 +83,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         key="strong precision@k",
-        heading="Strong",
+        heading="P@k strong",
         group=ATTACKED,
         line="Share of the top k reasons that survive the worst of all attacks tried: an upper "
         "bound on what a still better attacker would leave.",

@@ -26,17 +26,23 @@ def mlp(
     sizes = [inputs, *hidden]
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
-        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
-    network = nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
+        layers += [_linear(before, after), ACTIVATIONS[activation]()]
+    network = nn.Sequential(*layers, _linear(sizes[-1], classes))
     _draw_weights(network, generator)
     return network
 
 
 def logistic(inputs: int, classes: int = 2, *, generator: torch.Generator) -> nn.Sequential:
-    """Logistic regression, the control whose gradient direction is the same everywhere."""
-    network = nn.Sequential(nn.Linear(inputs, classes))
+    """Logistic regression, the control: of two classes its gradient points one way everywhere."""
+    network = nn.Sequential(_linear(inputs, classes))
     _draw_weights(network, generator)
     return network
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer whose weights are not drawn yet: torch would draw them from the global stream."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    return layer
 
 
 def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:

@@ -29,7 +29,8 @@ def softened(model: nn.Module, sharpness: float) -> nn.Module | None:
     if isinstance(smooth, nn.ReLU | nn.LeakyReLU):
         return SoftLeaky(sharpness, getattr(smooth, "negative_slope", 0.0))
     for parent in list(smooth.modules()):
-        for name, part in parent.named_children():
+        # Not named_children(): it names a layer used twice only once.
+        for name, part in list(parent._modules.items()):
             if isinstance(part, nn.ReLU | nn.LeakyReLU):
                 slope = part.negative_slope if isinstance(part, nn.LeakyReLU) else 0.0
                 setattr(parent, name, SoftLeaky(sharpness, slope))

@@ -1,0 +1,333 @@
+"""The command line: the only place that prints."""
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from r2et import __version__
+from r2et.attacks import ATTACKS
+from r2et.data import DATASETS, Dataset, load, read_csv
+from r2et.experiments.recipes import Recipe, load_recipe, nearest, recipe_names
+from r2et.experiments.runs import OnProgress, run
+from r2et.experiments.runs import Progress as Done
+from r2et.experiments.tables import COLUMNS, comparisons, table_rows
+from r2et.explainers import EXPLAINERS
+from r2et.files import read_rows, write_text
+from r2et.metrics import METRICS
+from r2et.objectives import METHODS
+from r2et.ranking import check_k
+from r2et.report import write_report
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""**r2et** - are the reasons your model gives stable?
+
+Neural networks are explained by the few input features that mattered most. A tiny change of the
+input that leaves the prediction alone can reshuffle those features. r2et measures how easily,
+attacks as an adversary would, and trains networks whose top-k features stay put.
+
+`r2et run adult` shows all of it on census data in a few minutes and ends with a report.
+""",
+)
+
+errors = Console(stderr=True)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Options of the whole command."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command("run", rich_help_panel="Commands")
+def run_command(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="adult, bank, compas, or the path of a CSV file of your own (with --target)."
+        ),
+    ] = "adult",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help="converged (networks at full accuracy), paper (the regime of the published "
+            "numbers), or the path of a TOML file."
+        ),
+    ] = "converged",
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many random splits; the recipe's own number unless given."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for results.jsonl, models and report.html; runs/DATA-RECIPE unless "
+            "given. What it holds already is not done again."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the table as JSON on standard output, nothing else."),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes side by side; one for each core unless given."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="For a CSV file: the column to predict.")
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", help="How many top features are shown and defended.")
+    ] = None,
+) -> None:
+    """Train, attack, measure and report on one data set.
+
+    Trains a linear control, an ordinary network (Vanilla) and the R2ET family; chooses settings on
+    validation data; attacks each chosen model on test data; prints a table and writes one
+    self-contained report.html.
+
+    An interrupted run goes on where it was when the same command is given again.
+
+    For example:
+
+        r2et run adult
+
+        r2et run adult --recipe paper --seeds 5
+
+        r2et run loans.csv --target default -k 5 --json
+    """
+    plan, dataset = load_recipe(recipe, data), _data(data, target)
+    if k is not None:
+        plan = dataclasses.replace(plan, evaluation=dataclasses.replace(plan.evaluation, k=k))
+    check_k(plan.evaluation.k, dataset.n)
+    folder = out or Path("runs") / f"{dataset.name}-{plan.name}"
+    processes = jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    write_text(folder / "recipe.json", json.dumps(dataclasses.asdict(plan), indent=1) + "\n")
+    try:
+        with _bar(f"{dataset.name}, recipe {plan.name}") as show:
+            rows = run(
+                dataset,
+                plan,
+                seeds=seeds or plan.seeds,
+                out=folder,
+                jobs=processes,
+                on_progress=show,
+            )
+    except KeyboardInterrupt:
+        errors.print("r2et: stopped; the same command goes on from here.", soft_wrap=True)
+        raise typer.Exit(130) from None
+    page = _report(rows, folder, dataset.source)
+    if as_json:
+        print(json.dumps(table_rows(rows), indent=1))
+        return
+    _print_table(rows, plan)
+    Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
+
+
+@app.command("report", rich_help_panel="Commands")
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of a run.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the table as JSON on standard output only.")
+    ] = False,
+) -> None:
+    """Print the table and write the report of a finished run again, without any model."""
+    rows = _latest(read_rows(folder / "results.jsonl"))
+    if not rows:
+        raise ValueError(f"{folder} holds no results.jsonl with rows: run `r2et run` first.")
+    dataset = rows[0]["dataset"]
+    page = _report(rows, folder, load(dataset).source if dataset in DATASETS else "")
+    if as_json:
+        print(json.dumps(table_rows(rows), indent=1))
+        return
+    _print_table(rows, None)
+    Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
+
+
+@app.command("list", rich_help_panel="Commands")
+def list_command(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON on standard output only.")
+    ] = False,
+) -> None:
+    """Show data sets, recipes, methods, attacks, explainers and measures, one line each."""
+    known = _known()
+    if as_json:
+        print(json.dumps(known, indent=1))
+        return
+    console = Console()
+    for kind, entries in known.items():
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        for name, line in entries.items():
+            table.add_row(Text(f"  {name}"), Text(line))
+        console.print(f"[bold underline]{kind}")
+        console.print(table)
+        console.print()
+
+
+def _known() -> dict[str, dict[str, str]]:
+    """Everything that can be asked for by name, with one line each."""
+    sets = {name: _about(load(name)) for name in DATASETS}
+    return {
+        "data sets": sets,
+        "recipes": {name: load_recipe(name, "adult").line for name in recipe_names()},
+        "methods": {name: f"{entry.label}: {entry.line}" for name, entry in METHODS.items()},
+        "attacks": {name: entry.line for name, entry in ATTACKS.items()},
+        "explainers": {name: _first_line(entry) for name, entry in EXPLAINERS.items()},
+        "measures": {name: entry.line for name, entry in METRICS.items()},
+    }
+
+
+def _about(dataset: Dataset) -> str:
+    shares = "/".join(
+        f"{(dataset.y == number).double().mean():.0%} {name}"
+        for number, name in enumerate(dataset.classes)
+    )
+    return f"{len(dataset.x):,} rows, {dataset.n} features; {dataset.target}: {shares}"
+
+
+def _first_line(function: Any) -> str:
+    return str(function.__doc__).splitlines()[0]
+
+
+def _data(data: str, target: str | None) -> Dataset:
+    """An embedded data set by name, or the user's own CSV file."""
+    if data in DATASETS:
+        return load(data)
+    if target is not None:
+        return read_csv(data, target=target, name=Path(data).stem)
+    if Path(data).suffix or Path(data).exists():
+        raise ValueError(f"name the column of {data} to be predicted: --target COLUMN.")
+    raise ValueError(
+        f"unknown data set {data!r}: {nearest(data, list(DATASETS))} "
+        "For a CSV file give its path and --target."
+    )
+
+
+def _latest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last row of each method and seed, of the recipe and data of the last row."""
+    if not rows:
+        return []
+    same = [row for row in rows if all(row[at] == rows[-1][at] for at in ("dataset", "recipe"))]
+    return list({(row["method"], row["seed"]): row for row in same}.values())
+
+
+def _report(rows: Sequence[dict[str, Any]], folder: Path, source: str) -> Path:
+    path = folder / "recipe.json"
+    line = json.loads(path.read_text(encoding="utf-8"))["line"] if path.is_file() else ""
+    return write_report(
+        rows,
+        folder / "report.html",
+        dataset_name=rows[0]["dataset"],
+        source=source,
+        recipe_name=rows[0]["recipe"],
+        recipe_line=line,
+        command=shlex.join(["r2et", *sys.argv[1:]]),
+    )
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[OnProgress]:
+    """A progress bar on standard error, and the function that moves it."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=errors) as progress:
+        task = progress.add_task(f"{title}: preparing", total=None)
+
+        def show(done: Done) -> None:
+            progress.update(
+                task,
+                completed=done.done,
+                total=done.total,
+                description=f"{title}: {done.what:<26}",
+            )
+
+        yield show
+
+
+def _print_table(rows: Sequence[dict[str, Any]], plan: Recipe | None) -> None:
+    console = Console()
+    lines = table_rows(rows)
+    k = next((row["k"] for row in rows if "k" in row), "k")
+    seeds = len({row["seed"] for row in rows})
+    table = Table(
+        title=f"{rows[0]['dataset']}, recipe {rows[0]['recipe']}, {seeds} "
+        f"seed{'s' if seeds > 1 else ''}, top {k}: mean ± sd",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("method", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column.heading.replace("P@k", f"P@{k}"), justify="right")
+    with_published = any(line["published"].get("er") for line in lines)
+    if with_published:
+        table.add_column("published\nERAttack", justify="right")
+    for line in lines:
+        cells = [_cell(line["measures"].get(column.key), column) for column in COLUMNS]
+        if not line["seeds"]:
+            cells = ["no model kept the AUC", *[""] * (len(COLUMNS) - 1)]
+        if with_published:
+            value = line["published"].get("er")
+            cells.append("" if value is None else f"{value:.1f}")
+        table.add_row(Text(line["label"]), *map(Text, cells))
+    console.print(table)
+    for line in lines:
+        if line["failed"]:
+            failed = ", ".join(map(str, line["failed"]))
+            console.print(f"{line['label']}: no model kept the AUC on seed {failed}.")
+    for measure, name in (("er precision@k", "ERAttack"), ("strong precision@k", "strong attack")):
+        console.print(f"\nP@{k} under the {name} against Vanilla, paired over seeds:", style="bold")
+        for each in comparisons(rows, measure):
+            if each.difference is not None:
+                p = "one seed" if each.p_value is None else f"p = {each.p_value:.2g}"
+                console.print(Text(f"  {each.label:<26} {100 * each.difference:+6.1f} points, {p}"))
+
+
+def _cell(value: dict[str, Any] | None, column: Any) -> str:
+    if value is None:
+        return ""
+    spread = "" if value["sd"] is None else f" ± {column.show_sd(value['sd'])}"
+    return f"{column.show(value['mean'])}{spread}"
+
+
+def main() -> None:
+    """Run a command; a user's mistake ends in one sentence and exit code 2."""
+    try:
+        app()
+    except ValueError as problem:
+        errors.print(Text(f"r2et: {problem}"), soft_wrap=True)
+        sys.exit(2)

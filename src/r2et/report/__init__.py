@@ -1,0 +1,553 @@
+"""The report: one self-contained page that shows what a run found, and what would undo it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from r2et.experiments.tables import (
+    BEST,
+    COLUMNS,
+    LINEAR,
+    PUBLISHED_ATTACKS,
+    VANILLA,
+    VARIANT,
+    Comparison,
+    Row,
+    best_rows,
+    best_variant,
+    check_rows,
+    comparisons,
+    measures_of,
+    paired,
+    passed_rows,
+    published,
+    summarise,
+    summary_of_best,
+)
+from r2et.files import write_text
+from r2et.report import figures
+
+__all__ = ["Headline", "headline", "report_html", "write_report"]
+
+HEADLINE_RADIUS = 0.25
+"""The length of change that the headline speaks of: where reasons can be steady and personal."""
+CHANCE = 0.05
+LESS_INDIVIDUAL = 0.8  # of Vanilla's distinct sets
+MORE_FLIPPABLE = 0.01
+STRONG = "strong precision@k"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """How many of the k reasons of one kind of model were displaced, and its clean AUC."""
+
+    kind: str
+    label: str
+    displaced: float
+    auc: float
+
+    def fills(self, k: int) -> list[int]:
+        """For each of the k reasons, in percent, how much of it was kept.
+
+        >>> Strip(kind="", label="", displaced=1.25, auc=0.9).fills(3)
+        [100, 75, 0]
+        """
+        kept = k - self.displaced
+        return [round(100 * min(1.0, max(0.0, kept - place))) for place in range(k)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """What the rows show, in sentences, and the numbers behind them."""
+
+    finding: str
+    caveats: tuple[str, ...]
+    strips: tuple[Strip, ...]
+    radius: float | None
+    k: int | None
+
+
+def headline(rows: Sequence[Row]) -> Headline:
+    """The finding of a run over the seeds that both Vanilla and an R2ET variant passed.
+
+    It claims no more than the rows show: also that R2ET is no better, or that nothing can be said.
+    """
+    vanilla = {row["seed"]: row for row in passed_rows(rows, VANILLA)}
+    best = {row["seed"]: row for row in best_rows(rows)}
+    seeds = sorted(vanilla.keys() & best.keys())
+    if not seeds:
+        return _nothing_to_compare(rows, vanilla, best)
+    k = int(vanilla[seeds[0]]["k"])
+    radius = _headline_radius([*vanilla.values(), *best.values()])
+    before = [_displaced(vanilla[seed], radius) for seed in seeds]
+    after = [_displaced(best[seed], radius) for seed in seeds]
+    aucs = [_mean([measures_of(of[seed])["clean AUC"] for seed in seeds]) for of in (vanilla, best)]
+    gain = round(_mean(before), 1) - round(_mean(after), 1)
+    first = (
+        f"A small change to the input (length at most {radius:g} in scaled units)"
+        f"{_unchanged([of[seed] for of in (vanilla, best) for seed in seeds])} displaced on "
+        f"average {_mean(before):.1f} of the {k} reasons that an ordinary network gives."
+    )
+    if gain > 0:
+        second = (
+            f"The R2ET network chosen on validation data lost {_mean(after):.1f}, at an AUC of "
+            f"{aucs[1]:.4f} against {aucs[0]:.4f}."
+        )
+    else:
+        words = "was no steadier" if gain == 0 else "was less steady"
+        second = (
+            f"The R2ET network chosen on validation data {words}: it lost {_mean(after):.1f}, at "
+            f"an AUC of {aucs[1]:.4f} against {aucs[0]:.4f}."
+        )
+    strips = [
+        Strip(kind="vanilla", label="Ordinary network", displaced=_mean(before), auc=aucs[0]),
+        Strip(kind="best", label="R2ET network", displaced=_mean(after), auc=aucs[1]),
+    ]
+    control = [row for row in passed_rows(rows, LINEAR) if row["seed"] in seeds]
+    if control:
+        lost = _mean([_displaced(row, radius) for row in control])
+        auc = _mean([measures_of(row)["clean AUC"] for row in control])
+        strips.append(Strip(kind="linear", label="Linear control", displaced=lost, auc=auc))
+    return Headline(
+        finding=f"{first} {second}",
+        caveats=tuple(
+            _chance(before, after, seeds)
+            + _hollow([vanilla[seed] for seed in seeds], [best[seed] for seed in seeds])
+            + _control(strips)
+            + _untried(rows, seeds)
+        ),
+        strips=tuple(strips),
+        radius=radius,
+        k=k,
+    )
+
+
+def _nothing_to_compare(
+    rows: Sequence[Row], vanilla: Mapping[int, Row], best: Mapping[int, Row]
+) -> Headline:
+    if not any(row["method"].startswith(VARIANT) for row in rows):
+        finding = "These results hold no network trained with R2ET, so that nothing is compared."
+    elif not best:
+        finding = (
+            "No network trained with R2ET kept the accuracy asked for on any seed, so that there "
+            "is no gain to report."
+        )
+    elif not vanilla:
+        finding = "These results hold no ordinary network, so that nothing is compared."
+    else:
+        finding = "No seed has both an ordinary and an R2ET network, so that nothing is compared."
+    return Headline(finding=finding, caveats=(), strips=(), radius=None, k=None)
+
+
+def _headline_radius(rows: Sequence[Row]) -> float:
+    """The radius nearest to the headline's that all curves hold."""
+    shared = set.intersection(*({*row["series"]["curve"]["epsilon"]} for row in rows)) - {0.0}
+    return float(min(sorted(shared), key=lambda radius: abs(radius - HEADLINE_RADIUS)))
+
+
+def _displaced(row: Row, radius: float) -> float:
+    """How many of the k reasons the strong attack displaces within the radius, on average."""
+    curve = row["series"]["curve"]
+    return float(row["k"] * (1 - curve["strong"][curve["epsilon"].index(radius)]))
+
+
+def _unchanged(rows: Sequence[Row]) -> str:
+    changed = max(measures_of(row).get("strong sen", math.nan) for row in rows)
+    return ", which left every predicted class as it was," if changed == 0 else ""
+
+
+def _chance(before: Sequence[float], after: Sequence[float], seeds: Sequence[int]) -> list[str]:
+    _, p_value = paired(after, before)
+    if p_value is None:
+        return ["One seed only: a single run cannot tell merit from luck."]
+    if p_value < CHANCE:
+        return [f"Paired over {len(seeds)} seeds, the difference has {p_text(p_value)}."]
+    return [
+        f"Paired over {len(seeds)} seeds, the difference is not clear of chance "
+        f"({p_text(p_value)})."
+    ]
+
+
+def _hollow(vanilla: Sequence[Row], best: Sequence[Row]) -> list[str]:
+    """What else changed with the steadiness, if it is enough to mention."""
+
+    def both(measure: str) -> list[float]:
+        return [_mean([measures_of(row)[measure] for row in of]) for of in (vanilla, best)]
+
+    (many, few), (before, after) = both("distinct sets"), both("flippable")
+    said = []
+    if few < LESS_INDIVIDUAL * many:
+        said.append(
+            f"The R2ET network's reasons are less individual: {few:.0f} distinct sets of reasons "
+            f"over the attacked decisions, against {many:.0f}."
+        )
+    if after > before + MORE_FLIPPABLE:
+        said.append(
+            f"More of its decisions can be turned over by a very small change: "
+            f"{100 * after:.1f} %, against {100 * before:.1f} %."
+        )
+    return said
+
+
+def _control(strips: Sequence[Strip]) -> list[str]:
+    """What the linear control says about the worth of stability alone."""
+    linear = next((strip for strip in strips if strip.kind == "linear"), None)
+    if linear is None:
+        return []
+    lost = "none" if linear.displaced < 0.05 else f"{linear.displaced:.1f}"
+    lead = strips[1].auc - linear.auc
+    return [
+        f"The linear control, steady by construction, loses {lost} at an AUC of {linear.auc:.4f}: "
+        + (
+            f"the R2ET network must justify itself by being more accurate, here by {lead:.4f}."
+            if lead > 0
+            else "here it is at least as accurate as the R2ET network."
+        )
+    ]
+
+
+def _untried(rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
+    missing = sorted({row["seed"] for row in rows} - {*seeds})
+    if not missing:
+        return []
+    return [f"Left out, for want of a model above the AUC floor: {_seed_list(missing)}."]
+
+
+def write_report(
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    dataset_name: str,
+    recipe_name: str,
+    recipe_line: str,
+    command: str,
+    source: str = "",
+) -> Path:
+    """The path, now holding the report of these rows."""
+    return write_text(
+        path,
+        report_html(
+            rows,
+            dataset_name=dataset_name,
+            recipe_name=recipe_name,
+            recipe_line=recipe_line,
+            command=command,
+            source=source,
+        ),
+    )
+
+
+def report_html(
+    rows: Sequence[Row],
+    *,
+    dataset_name: str,
+    recipe_name: str,
+    recipe_line: str,
+    command: str,
+    source: str = "",
+) -> str:
+    """The report of the rows of one run as a page that asks for no other file.
+
+    `source` is the citation and licence of the data, `command` what a reader types to repeat it.
+    """
+    check_rows(rows)
+    measured = passed_rows(rows)
+    if not measured:
+        raise ValueError("a report takes at least one measured model, got failed rows only.")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+                              lstrip_blocks=True)  # fmt: skip
+    page = (resources.files("r2et.report") / "page.html").read_text(encoding="utf-8")
+    first = measured[0]
+    seeds = sorted({row["seed"] for row in rows})
+    told = told_seed(rows)
+    return environment.from_string(page).render(
+        dataset=dataset_name,
+        recipe=recipe_name,
+        recipe_line=recipe_line,
+        command=command,
+        source=source,
+        headline=headline(rows),
+        k=first["k"],
+        features=first["features"],
+        examples=sorted({row["examples"] for row in measured}),
+        radius=max(first["series"]["curve"]["epsilon"]),
+        steps=first["series"]["scatter"]["last step"],
+        seeds=seeds,
+        seed_list=_seed_list(seeds),
+        version=", ".join(sorted({str(row["version"]) for row in rows})),
+        digest=", ".join(sorted({str(row["data"]) for row in rows})),
+        selected_by={"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}.get(
+            first["selected by"], first["selected by"]
+        ),
+        columns=COLUMNS,
+        groups=_groups(),
+        strong=STRONG,
+        table=table_lines(rows, paper=recipe_name == "paper"),
+        paper=recipe_name == "paper",
+        choices=choices(rows),
+        figures=[{"svg": Markup(draw(rows)), **words} for draw, words in FIGURES],
+        told_seed=told,
+        decisions=decisions(rows, told),
+        shown_methods=decision_methods(rows, told),
+    )
+
+
+def _groups() -> list[tuple[str, int]]:
+    """The group headings of the main table and how many columns each spans."""
+    # The strong attack has a second column, its difference to Vanilla.
+    names = [column.group for column in COLUMNS for _ in range(1 + (column.key == STRONG))]
+    return [(name, names.count(name)) for name in dict.fromkeys(names)]
+
+
+def table_lines(rows: Sequence[Row], *, paper: bool) -> list[dict[str, Any]]:
+    """The main table as text: a line for each method and one for the chosen variants."""
+    best = summary_of_best(rows)
+    tests = {each.method: each for each in comparisons(rows, STRONG)}
+    variants = {row["seed"]: row["variant"] for row in best_rows(rows)}
+    dataset = str(rows[0]["dataset"])
+    return [
+        {
+            "method": summary.method,
+            "label": summary.label,
+            "note": _which(variants) if summary.method == BEST else "",
+            "seeds": len(summary.seeds),
+            "failed": _seed_list(summary.failed) if summary.failed else "",
+            "cells": [
+                {
+                    "mean": None if mean is None else column.show(mean.value),
+                    "sd": column.show_sd(mean.sd) if mean is not None and mean.count > 1 else "",
+                    "published": _published(dataset, summary.label, column.key) if paper else "",
+                }
+                for column in COLUMNS
+                for mean in [summary.means.get(column.key)]
+            ],
+            "test": _test_text(tests.get(summary.method)),
+        }
+        for summary in [*summarise(rows), *([best] if best else [])]
+    ]
+
+
+def _which(variants: Mapping[int, str]) -> str:
+    """Which variant was chosen on which seeds."""
+    names = dict.fromkeys(variants.values())
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(
+        f"{name} on {_seed_list([seed for seed, chosen in variants.items() if chosen == name])}"
+        for name in names
+    )
+
+
+def _published(dataset: str, label: str, key: str) -> str:
+    attack = key.removesuffix(" precision@k")
+    value = published(dataset, label, attack) if attack in PUBLISHED_ATTACKS else None
+    return "" if value is None else f"{value:.1f}"
+
+
+def _test_text(test: Comparison | None) -> dict[str, str]:
+    """Difference to Vanilla in points of P@k and its p-value, as text."""
+    if test is None or test.difference is None:
+        return {"difference": "", "p": ""}
+    return {
+        "difference": f"{100 * test.difference:+.1f}".replace("-", "−"),
+        "p": "" if test.p_value is None else p_text(test.p_value),
+    }
+
+
+def p_text(value: float) -> str:
+    """A p-value as text, never as zero.
+
+    >>> p_text(0.0312), p_text(0.00002)
+    ('p = 0.031', 'p < 0.001')
+    """
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def choices(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """For each method and seed what was chosen among, what was chosen, and how it validated."""
+    best = best_variant(rows)
+    return [
+        {
+            "label": row["label"],
+            "seed": row["seed"],
+            "passed": row["passed"],
+            "best": best.get(row["seed"]) == row["method"],
+            "tried": len(row.get("candidates") or []),
+            "settings": ", ".join(
+                f"{name} {value}" for name, value in (row["chosen"] or {}).items()
+            ),
+            "floor": f"{row['floor']:.4f}",
+            "auc": f"{row['valid']['auc']:.4f}" if row["valid"] else "",
+            "precision": f"{100 * row['valid']['precision']:.1f}" if row["valid"] else "",
+            "nearest": max(
+                (f"{each['auc']:.4f}" for each in row.get("candidates") or []), default=""
+            ),
+        }
+        for row in rows
+    ]
+
+
+def told_seed(rows: Sequence[Row]) -> int | None:
+    """The first seed whose decisions can be told for Vanilla and the chosen variant, else any."""
+    with_decisions = [row for row in passed_rows(rows) if row.get("decisions")]
+    seeds = sorted({row["seed"] for row in with_decisions})
+    best = best_variant(rows)
+    vanilla = {row["seed"] for row in with_decisions if row["method"] == VANILLA}
+    both = [seed for seed in seeds if seed in vanilla and seed in best]
+    return next(iter([*both, *seeds]), None)
+
+
+def decision_methods(rows: Sequence[Row], seed: int | None) -> list[dict[str, Any]]:
+    """The methods whose decisions are told: Vanilla, the chosen variant, then the others."""
+    best = best_variant(rows)
+    found = [row for row in passed_rows(rows) if row["seed"] == seed and row.get("decisions")]
+    chosen = best.get(seed) if seed is not None else None
+    places = {VANILLA: 0, chosen: 1, LINEAR: 3}
+    return [
+        {"method": row["method"], "label": row["label"], "chosen": row["method"] == chosen}
+        for row in sorted(found, key=lambda row: places.get(row["method"], 2))
+    ]
+
+
+def decisions(rows: Sequence[Row], seed: int | None) -> list[dict[str, Any]]:
+    """Each told decision with what every method made of it."""
+    order = [each["method"] for each in decision_methods(rows, seed)]
+    by_method = {
+        row["method"]: {each["row"]: each for each in row["decisions"]}
+        for row in passed_rows(rows)
+        if row["seed"] == seed and row["method"] in order
+    }
+    numbers = list(dict.fromkeys(number for method in order for number in by_method[method]))
+    return [
+        {
+            "row": number,
+            "actual": next(
+                by_method[method][number]["actual"]
+                for method in order
+                if number in by_method[method]
+            ),
+            "panels": [
+                {"method": method, **panel(by_method[method][number])}
+                for method in order
+                if number in by_method[method]
+            ],
+        }
+        for number in numbers
+    ]
+
+
+def panel(decision: Mapping[str, Any]) -> dict[str, Any]:
+    """What one method made of one decision, ready to be set: values, reasons, and their moves."""
+    before = [reason["name"] for reason in decision["before"]]
+    after = [reason["name"] for reason in decision["after"]]
+    largest = max(
+        (reason["share"] for reason in [*decision["before"], *decision["after"]]), default=0.0
+    )
+    return {
+        "predicted": decision["predicted"],
+        "probability": [f"{100 * value:.1f} %" for value in decision["probability"]],
+        "distance": f"{decision['distance']:.2f}",
+        "kept": len({*before} & {*after}),
+        "k": len(before),
+        "precision": f"{100 * decision['precision']:.1f}",
+        "values": [
+            {**value, "is_moved": value["before"] != value["after"]} for value in decision["values"]
+        ],
+        "before": [
+            {**_reason(reason, largest), "out": reason["name"] not in after}
+            for reason in decision["before"]
+        ],
+        "after": [
+            {
+                **_reason(reason, largest),
+                "new": reason["name"] not in before,
+                "climbed": before.index(reason["name"]) - place if reason["name"] in before else 0,
+            }
+            for place, reason in enumerate(decision["after"])
+        ],
+        "lines": [
+            (place, after.index(name) if name in after else None)
+            for place, name in enumerate(before)
+        ],
+        "entries": [place for place, name in enumerate(after) if name not in before],
+    }
+
+
+def _reason(reason: Mapping[str, Any], largest: float) -> dict[str, Any]:
+    share = float(reason["share"])
+    return {
+        "name": reason["name"],
+        "share": f"{100 * share:.1f} %",
+        "length": round(100 * share / largest) if largest else 0,
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _seed_list(seeds: Sequence[int]) -> str:
+    """Seeds in words.
+
+    >>> _seed_list([0]), _seed_list([0, 1, 4])
+    ('seed 0', 'seeds 0, 1 and 4')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"seeds {', '.join(map(str, seeds[:-1]))} and {seeds[-1]}" if seeds else "no seed"
+
+
+FIGURES = (
+    (
+        figures.curve_figure,
+        {
+            "heading": "How fast the reasons go",
+            "read": "Each line is a method; it falls as the attacker may change the input more. "
+            "Solid is the strong attack, dashed the weaker ERAttack; a band spans the lowest and "
+            "highest seed.",
+            "doubt": "A dashed line far above its solid one is a number that rests on a weak "
+            "attack. The strong attack is itself only an upper bound. The linear control stays at "
+            "100 without having learned to be stable.",
+        },
+    ),
+    (
+        figures.scatter_figure,
+        {
+            "heading": "Does thickness foretell the first flip?",
+            "read": "Each dot is a decision: how well its top reasons stay ahead on the way to the "
+            "attacked input, against how long ERAttack needs to displace the first of them. "
+            "Decisions it never moved stand apart in the grey strip; their place inside it means "
+            "nothing. Dots are those of the first seed, correlations the mean over seeds.",
+            "doubt": "If thickness meant nothing, its correlation would be no stronger than that "
+            "of the Hessian norm. Thickness is measured on the attack's own way, so that some "
+            "agreement is built in.",
+        },
+    ),
+    (
+        figures.profile_figure,
+        {
+            "heading": "Where the gap is",
+            "read": "Scores in falling order, as shares of the largest. R2ET should open a step at "
+            "the grey bar, between the last shown reason and the first hidden one.",
+            "doubt": "A step can be bought by making all gradients larger: that is why shares are "
+            "drawn, and why the table gives the sum of |I| and the flippable predictions.",
+        },
+    ),
+    (
+        figures.plane_figure,
+        {
+            "heading": "What stability costs",
+            "read": "Each dot is a method and a seed. Up is steadier, right is more accurate; the "
+            "upper right corner is the aim.",
+            "doubt": "Anyone can be steady by giving up accuracy, or by explaining everybody "
+            "alike. Compare methods at equal AUC, against the linear control, and look at the "
+            "distinct sets in the table.",
+        },
+    ),
+)

@@ -1,0 +1,514 @@
+"""Figures: rows of results as inline SVG whose colours follow the page around them."""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from r2et.experiments.tables import BEST, LINEAR, VANILLA, VARIANT, Row, best_rows, passed_rows
+
+# Drawn with these colours, then handed to the page's variables, which know light from dark.
+INK, MUTED, RULE, ACCENT, FAINT, WARN = (
+    "#1b2733",
+    "#5d6b79",
+    "#d3d9df",
+    "#0072b2",
+    "#7aaed0",
+    "#c24f00",
+)
+VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    RULE: "--rule",
+    ACCENT: "--accent",
+    FAINT: "--accent-faint",
+    WARN: "--warn",
+}
+SVG = "http://www.w3.org/2000/svg"
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "r2et",
+    "path.simplify": True,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+}
+WIDTH = 5.7  # inches: small enough for a telephone to show the words at a readable size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The rows of one method and how it is drawn."""
+
+    method: str
+    label: str
+    rows: list[Row]
+    colour: str
+    width: float
+    marker: str
+
+
+def methods_shown(rows: Sequence[Row]) -> list[Series]:
+    """The methods in drawing order: variants not chosen, the control, Vanilla, the chosen one.
+
+    A variant that is the best of every seed is drawn once, as the chosen one.
+    """
+    best = best_rows(rows)
+    variants = {row["variant"] for row in best}
+    chosen = f"{next(iter(variants))} (chosen)" if len(variants) == 1 else "Chosen R2ET"
+    found = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = passed_rows(rows, method)
+        if not own or (variants == {own[0]["label"]} and len(best) == len(own)):
+            continue
+        colour, width, marker = FAINT, 1.0, "o"
+        if method == VANILLA:
+            colour, width, marker = WARN, 2.0, "s"
+        elif not method.startswith(VARIANT):
+            colour, width, marker = MUTED, 1.3, "D"
+        label = own[0]["label"]
+        found.append(
+            Series(method=method, label=label, rows=own, colour=colour, width=width, marker=marker)
+        )
+    if best:
+        found.append(
+            Series(method=BEST, label=chosen, rows=best, colour=ACCENT, width=2.2, marker="o")
+        )
+    return sorted(found, key=lambda series: series.width)
+
+
+def pair_shown(rows: Sequence[Row]) -> list[Series]:
+    """Vanilla and the chosen variant, as far as there are any."""
+    return [series for series in methods_shown(rows) if series.method in (VANILLA, BEST)]
+
+
+def curve_figure(rows: Sequence[Row]) -> str:
+    """P@k against the radius: strong attack as lines, ERAttack dashed; min to max over seeds."""
+    with mpl.rc_context(SETTINGS):
+        figure, axes = _canvas(height=3.7, right=0.76)
+        ends, said = [], []
+        for series in methods_shown(rows):
+            curves = [row["series"]["curve"] for row in series.rows]
+            radii = curves[0]["epsilon"]
+            strong = [[100 * value for value in curve["strong"]] for curve in curves]
+            weak = _means([[100 * value for value in curve["er"]] for curve in curves])
+            mean = _means(strong)
+            if len(strong) > 1:
+                axes.fill_between(
+                    radii,
+                    [min(at) for at in zip(*strong, strict=True)],
+                    [max(at) for at in zip(*strong, strict=True)],
+                    color=series.colour,
+                    alpha=0.13,
+                    linewidth=0,
+                )
+            axes.plot(radii, weak, color=series.colour, linewidth=0.9, dashes=(3, 2))
+            axes.plot(
+                radii,
+                mean,
+                color=series.colour,
+                linewidth=series.width,
+                marker=series.marker,
+                markersize=2.4 + series.width / 2,
+                clip_on=False,
+            )
+            ends.append((radii[-1], mean[-1], series))
+            said.append(f"{series.label} {mean[-1]:.1f}")
+        axes.set_ylim(0, 102)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("ε, greatest length of the change (scaled units)")
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        _name_ends(axes, ends)
+        _heading(axes, f"Reasons kept in the top {_k(rows)}, %  ·  solid: strong, dashed: ERAttack")
+        return svg_of(
+            figure,
+            name="curve",
+            title="Reasons kept against the length of the change",
+            text=f"At the largest length, kept under the strong attack in percent: "
+            f"{'; '.join(said)}.",
+        )
+
+
+def scatter_figure(rows: Sequence[Row]) -> str:
+    """Thickness against the steps to the first flip, one panel for each of the shown pair."""
+    shown = pair_shown(rows)
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH, 0.7 + 1.95 * max(1, len(shown))))
+        panels = figure.subplots(max(1, len(shown)), 1, sharex=True, sharey=True, squeeze=False)[
+            :, 0
+        ]
+        figure.subplots_adjust(left=0.1, right=0.98, top=0.93, bottom=0.13, hspace=0.32)
+        data = [series.rows[0]["series"]["scatter"] for series in shown]
+        said = [
+            _scatter(axes, series, each)
+            for axes, series, each in zip(panels, shown, data, strict=False)
+        ]
+        # One scale for both panels, or a narrow spread would look like a wide one.
+        depth = 1 - min((value for each in data for value in each["thickness"]), default=0.0)
+        panels[0].set_ylim(1 - 1.22 * max(depth, 0.01), 1 + 0.06 * max(depth, 0.01))
+        if shown:
+            panels[-1].set_xlabel("ERAttack steps until the first reason is displaced")
+        else:
+            panels[0].set_axis_off()
+        return svg_of(
+            figure,
+            name="scatter",
+            title="Thickness against the steps to the first flip",
+            text=" ".join(said) or "There is nothing to show.",
+        )
+
+
+def _scatter(axes: Axes, series: Series, data: dict[str, Any]) -> str:
+    """One panel, and what it shows in words."""
+    last, kept = data["last step"], 100 * data["never flipped"]
+    flips, thickness = data["first flip"], data["thickness"]
+    reached = [(x, y) for x, y in zip(flips, thickness, strict=True) if x <= last]
+    never = [y for x, y in zip(flips, thickness, strict=True) if x > last]
+    style: dict[str, Any] = {
+        "linestyle": "none",
+        "marker": series.marker,
+        "markersize": 3.2,
+        "color": series.colour,
+        "alpha": 0.45,
+        "markeredgewidth": 0,
+    }
+    axes.axvspan(1.02 * last, 1.24 * last, color=RULE, alpha=0.35, linewidth=0)
+    if reached:
+        axes.plot([x for x, _ in reached], [y for _, y in reached], **style)
+    # The place within the strip means nothing; it only keeps equal values apart.
+    places = [last * (1.04 + 0.18 * (0.618034 * number % 1)) for number in range(len(never))]
+    axes.plot(places, never, **style)
+    axes.set_xlim(0, 1.25 * last)
+    axes.set_xticks([0, last / 4, last / 2, 3 * last / 4, last])
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.text(
+        1.13 * last,
+        0.03,
+        f"never: {kept:.0f} %",
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        color=MUTED,
+        fontsize=9,
+    )
+    names = {"thickness": "thickness", "hessian norm": "Hessian norm"}
+    found = {name: _mean_correlation(series.rows, name) for name in names}
+    numbers = ", ".join(f"{names[name]} {value:+.2f}" for name, value in found.items())
+    axes.text(
+        0.985 * last,
+        0.03,
+        f"Spearman with steps: {numbers}".replace("-", "−"),
+        transform=axes.get_xaxis_transform(),
+        ha="right",
+        color=MUTED,
+        fontsize=9,
+    )
+    _heading(axes, f"{series.label}: thickness", colour=series.colour)
+    return (
+        f"{series.label}: Spearman correlation with the steps to the first flip: {numbers}; "
+        f"{kept:.0f} percent never flipped."
+    )
+
+
+def _mean_correlation(rows: Sequence[Row], name: str) -> float:
+    return _mean([row["series"]["scatter"]["correlation"][name] for row in rows])
+
+
+def profile_figure(rows: Sequence[Row]) -> str:
+    """Scores by rank as shares of the top one: median and middle half for the shown pair."""
+    k, said = _k(rows), []
+    with mpl.rc_context(SETTINGS):
+        figure, axes = _canvas(height=3.3, right=0.97)
+        axes.axvspan(k + 0.04, k + 0.96, color=RULE, alpha=0.45, linewidth=0)
+        places = []
+        for series in pair_shown(rows):
+            profiles = [
+                row["series"]["profile"]
+                for row in series.rows
+                if row["series"]["profile"]["median"]
+            ]
+            if not profiles:
+                continue
+            median, low, high = (
+                _means([profile[name] for profile in profiles])
+                for name in ("median", "low", "high")
+            )
+            ranks = range(1, len(median) + 1)
+            axes.fill_between(ranks, low, high, color=series.colour, alpha=0.14, linewidth=0)
+            axes.plot(
+                ranks,
+                median,
+                color=series.colour,
+                linewidth=1.8,
+                marker=series.marker,
+                markersize=3,
+            )
+            places.append((median, series))
+            if len(median) > k:
+                said.append(
+                    f"{series.label}: place {k} scores {median[k - 1]:.2f} of the first, "
+                    f"place {k + 1} scores {median[k]:.2f}."
+                )
+        axes.set_ylim(0, 1.03)
+        axes.set_xlim(left=0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel("place in the ranking of the unattacked explanation")
+        top = 0.93
+        for _, series in places:
+            axes.text(0.97, top, series.label, color=series.colour, transform=axes.transAxes,
+                      ha="right", fontweight="bold")  # fmt: skip
+            top -= 0.09
+        axes.text(
+            k + 0.5,
+            0.99,
+            f"top {k} ends here",
+            transform=axes.get_xaxis_transform(),
+            ha="left",
+            va="top",
+            color=MUTED,
+            fontsize=9,
+        )
+        _heading(axes, "Score as share of the top one  ·  line: median, band: middle half")
+        return svg_of(
+            figure,
+            name="profile",
+            title="Scores by place in the ranking",
+            text=" ".join(said) or "There is nothing to show.",
+        )
+
+
+def plane_figure(rows: Sequence[Row]) -> str:
+    """Clean AUC against P@k under the strong attack, one dot for each method and seed."""
+    ends, said = [], []
+    with mpl.rc_context(SETTINGS):
+        figure, axes = _canvas(height=3.7, right=0.76)
+        for series in methods_shown(rows):
+            aucs = [row["measures"]["clean AUC"] for row in series.rows]
+            kept = [100 * row["measures"]["strong precision@k"] for row in series.rows]
+            axes.plot(
+                aucs,
+                kept,
+                linestyle="none",
+                marker=series.marker,
+                markersize=6.5 if series.method == BEST else 5.5,
+                color=series.colour,
+                alpha=0.85,
+                markeredgewidth=0,
+                clip_on=False,
+            )
+            if series.method == LINEAR:
+                # Far from the others: a name in the margin would need a line across the figure.
+                axes.annotate(
+                    series.label,
+                    (max(aucs), _mean(kept)),
+                    (8, -10),
+                    textcoords="offset points",
+                    color=series.colour,
+                    fontsize=9,
+                    va="center",
+                )
+            else:
+                ends.append((_mean(aucs), _mean(kept), series))
+            said.append(f"{series.label}: AUC {_mean(aucs):.4f}, kept {_mean(kept):.1f} percent")
+        axes.margins(x=0.14)
+        axes.set_ylim(0, 102)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+        axes.set_xlabel("clean AUC")
+        _name_ends(axes, ends)
+        _heading(axes, f"Reasons kept in the top {_k(rows)} under the strong attack, %")
+        return svg_of(
+            figure,
+            name="plane",
+            title="Accuracy against stability",
+            text="; ".join(said) + ".",
+        )
+
+
+def _canvas(*, height: float, right: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.075, right=right, top=0.915, bottom=0.47 / height)
+    axes.grid(axis="y", color=RULE, linewidth=0.6)
+    return figure, axes
+
+
+def _heading(axes: Axes, text: str, colour: str = MUTED) -> None:
+    """What the vertical axis shows, written where reading starts."""
+    axes.set_title(text, loc="left", fontsize=9.5, color=colour, pad=7)
+
+
+def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, Series]], gap: float = 6.6) -> None:
+    """Write each method's name in the right margin, as near to its point as the others allow."""
+    low, high = axes.get_ylim()
+    ordered = sorted(ends, key=lambda end: end[1])
+    heights = spread([end[1] for end in ordered], gap, low, high - 1)
+    edge = axes.get_xlim()[1]
+    left, right = axes.get_xlim()
+    margin = edge + 0.05 * (right - left)
+    for (x, y, series), height in zip(ordered, heights, strict=True):
+        axes.plot(
+            [x, edge + 0.035 * (right - left)],
+            [y, height],
+            color=series.colour,
+            linewidth=0.6,
+            alpha=0.6,
+            clip_on=False,
+            scalex=False,
+            scaley=False,
+        )
+        axes.text(
+            margin,
+            height,
+            series.label,
+            # The faint colour is good enough for a line, not for words.
+            color=MUTED if series.colour == FAINT else series.colour,
+            va="center",
+            fontweight="bold" if series.method in (VANILLA, BEST) else "normal",
+            fontsize=9,
+        )
+    axes.set_xlim(left, right)
+
+
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Rising places moved as little as needed to lie `gap` apart, from `high` downwards.
+
+    >>> spread([10.0, 11.0, 50.0], 5.0, 0.0, 100.0)
+    [6.0, 11.0, 50.0]
+    """
+    moved: list[float] = []
+    ceiling = high
+    for place in reversed(places):
+        moved.append(min(place, ceiling))
+        ceiling = moved[-1] - gap
+    moved.reverse()
+    floor = low
+    for number, place in enumerate(moved):
+        moved[number] = max(place, floor)
+        floor = moved[number] + gap
+    return moved
+
+
+def _k(rows: Sequence[Row]) -> int:
+    return int(next(row["k"] for row in rows if "k" in row))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _means(lists: Iterable[Sequence[float]]) -> list[float]:
+    """Mean of the lists, place by place."""
+    return [_mean(at) for at in zip(*lists, strict=True)]
+
+
+def svg_of(figure: Figure, *, name: str, title: str, text: str) -> str:
+    """The figure as an SVG element to put into a page, with words for those who cannot see it.
+
+    Always the same characters for the same figure. `name` keeps the ids of several figures apart.
+    """
+    buffer = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    root = ElementTree.fromstring(buffer.getvalue())
+    _plain_names(root)
+    _drop(root)
+    _own_ids(root, name)
+    _shorten(root)
+    for key in ("width", "height", "version"):
+        root.attrib.pop(key, None)
+    root.attrib |= {
+        "xmlns": SVG,
+        "class": "figure",
+        "role": "img",
+        "aria-label": f"{title}. {text}",
+    }
+    for place, (tag, words) in enumerate((("title", title), ("desc", text))):
+        element = ElementTree.Element(tag)
+        element.text = words
+        root.insert(place, element)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _plain_names(root: ElementTree.Element) -> None:
+    """Tags and attributes without namespaces, which a page does not need."""
+    for element in root.iter():
+        element.tag = element.tag.split("}")[-1]
+        for key in [key for key in element.attrib if "}" in key]:
+            element.attrib[key.split("}")[-1]] = element.attrib.pop(key)
+
+
+def _drop(element: ElementTree.Element) -> None:
+    """Take out what shows nothing, and the style sheet, which would reach the whole page."""
+    for child in list(element):
+        _drop(child)
+        empty = child.tag in ("g", "defs") and not len(child)
+        if empty or child.tag in ("metadata", "style"):
+            element.remove(child)
+
+
+def _own_ids(root: ElementTree.Element, name: str) -> None:
+    """Keep only the ids that something in the figure refers to, under the figure's own name."""
+    ids: dict[str, str] = {}
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if key == "href" or value.startswith("url(#"):
+                ids.setdefault(value.removeprefix("url(").strip("#)"), f"{name}-{len(ids)}")
+    for element in root.iter():
+        own = element.attrib.pop("id", None)
+        if own in ids:
+            element.attrib["id"] = ids[own]
+        for key, value in element.attrib.items():
+            if key == "href":
+                element.attrib[key] = f"#{ids[value[1:]]}"
+            elif value.startswith("url(#"):
+                element.attrib[key] = f"url(#{ids[value[5:-1]]})"
+
+
+def _shorten(root: ElementTree.Element) -> None:
+    """Coordinates to a hundredth of a point, the page's font, and the page's colours."""
+    for element in root.iter():
+        if element.tag != "text":
+            element.text = None
+        element.tail = None
+        for key in ("d", "x", "y", "transform"):
+            if key in element.attrib:
+                rounded = re.sub(r"-?\d+\.\d+", _hundredth, element.attrib[key])
+                element.attrib[key] = " ".join(rounded.split())
+        if element.attrib.get("transform", "").startswith("rotate(-0"):
+            del element.attrib["transform"]
+        if "style" in element.attrib:
+            style = re.sub(r"font-family: [^;]*;? ?", "", element.attrib["style"])
+            for colour, variable in VARIABLES.items():
+                style = style.replace(colour, f"var({variable},{colour})")
+            element.attrib["style"] = style
+
+
+def _hundredth(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,317 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck
+
+from closed_form import DropoutInForward, Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
+from r2et.derivatives import (
+    estimated_curvature,
+    frozen_statistics,
+    gradient_of,
+    hessian_norm,
+    jacobian,
+)
+from r2et.explainers import slope
+from r2et.models.smoothing import SoftLeaky
+
+Field = Callable[[Tensor], Tensor]
+
+
+def ones(count: int) -> Tensor:
+    return torch.ones(count, dtype=torch.long)
+
+
+def logit_slope(model: nn.Module) -> Field:
+    """Slope of the logit of class 1, as a function of the inputs alone."""
+    return lambda x: slope(model, x, ones(len(x)), "logit").flatten(1)
+
+
+def probability_slope(model: nn.Module) -> Field:
+    return lambda x: slope(model, x, ones(len(x))).flatten(1)
+
+
+def probability(model: nn.Module, one: Tensor) -> Tensor:
+    """Probability of class 1 of one example, straight from its definition."""
+    return model(one[None]).softmax(-1)[0, 1]
+
+
+def slow_hessian(function: Field, one: Tensor) -> Tensor:
+    twice: Tensor = torch.func.jacrev(torch.func.jacrev(function))(one)
+    return twice.detach()
+
+
+# --- slopes ---
+
+
+def test_slope_of_a_quadratic() -> None:
+    # f(x) = x'Ax / 2 + b'x with A symmetric, hence the slope is Ax + b.
+    model, x = Quadratic(d=4), numbers(5, 4).requires_grad_()
+    found = gradient_of(model(x)[:, 1], x, create_graph=False)
+    torch.testing.assert_close(found, x.detach() @ model.A.detach() + model.b.detach())
+    assert not found.requires_grad
+
+
+def test_a_slope_with_a_graph_can_be_differentiated_again() -> None:
+    # The sum over examples of w'(Ax + b) has the slope Aw by each x and, by b, B times w.
+    model, x, w = Quadratic(d=4), numbers(5, 4).requires_grad_(), numbers(4, seed=7)
+    found = gradient_of(model(x)[:, 1], x, create_graph=True) @ w
+    by_x, by_b = torch.autograd.grad(found.sum(), [x, model.b])
+    torch.testing.assert_close(by_x, (model.A.detach() @ w).expand(5, 4))
+    torch.testing.assert_close(by_b, 5 * w)
+
+
+def test_what_does_not_depend_on_x_has_no_slope() -> None:
+    model, x = Linear(d=3), numbers(2, 3).requires_grad_()
+    constant = numbers(2)
+    weights_only = model.w.sum().expand(2)
+    for values in (constant, weights_only):
+        found = gradient_of(values, x, create_graph=False)
+        assert torch.equal(found, torch.zeros_like(x))
+
+
+def test_one_graph_serves_several_slopes() -> None:
+    model, x = Quadratic(d=4), numbers(5, 4).requires_grad_()
+    scores = model(x)[:, 1]
+    first, second = (gradient_of(scores, x, create_graph=False) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+# --- second derivatives ---
+
+
+def test_the_jacobian_of_a_quadratics_slope_is_its_matrix() -> None:
+    # I(x) = Ax + b, so dI_i / dx_j = A_ij for every example, and the Frobenius norm is that of A.
+    model, x = Quadratic(d=4), numbers(5, 4, seed=3)
+    with torch.no_grad():
+        torch.testing.assert_close(jacobian(logit_slope(model), x), model.A.expand(5, 4, 4))
+        expected = (model.A**2).sum().sqrt().expand(5)
+        torch.testing.assert_close(hessian_norm(logit_slope(model), x), expected)
+
+
+def test_rows_are_features_and_columns_inputs() -> None:
+    # Two features of three inputs: I(x) = (x_1 x_2, x_3^2), with different rows and columns.
+    def field(x: Tensor) -> Tensor:
+        return torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 2], dim=1)
+
+    found = jacobian(field, torch.tensor([[2.0, 3.0, 5.0]]))
+    assert found.tolist() == [[[3.0, 2.0, 0.0], [0.0, 0.0, 10.0]]]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.Softplus, nn.LeakyReLU])
+def test_the_jacobian_of_a_networks_slope_is_its_hessian(
+    classes: int, activation: type[nn.Module]
+) -> None:
+    model, x = tiny_mlp(classes=classes, activation=activation), numbers(4, 6, seed=1)
+    with torch.no_grad():
+        found = jacobian(probability_slope(model), x)
+        norms = hessian_norm(probability_slope(model), x)
+    for one, hessian, norm in zip(x, found, norms, strict=True):
+        expected = slow_hessian(lambda at: probability(model, at), one)
+        torch.testing.assert_close(hessian, expected)
+        torch.testing.assert_close(norm, (expected**2).sum().sqrt())
+
+
+def test_the_hessian_of_a_picture_is_flat() -> None:
+    model, x = conv_net(pool=nn.AvgPool2d), numbers(2, 1, 6, 6)
+    with torch.no_grad():
+        found = jacobian(probability_slope(model), x)
+    assert found.shape == (2, 36, 36)
+    for one, hessian in zip(x, found, strict=True):
+        flat = slow_hessian(lambda at: probability(model, at.view(1, 6, 6)), one.flatten())
+        torch.testing.assert_close(hessian, flat)
+
+
+def test_two_classes_and_leaky_relu_leave_a_hessian_of_rank_one() -> None:
+    # The log-odds m are piecewise linear, so grad grad p = p (1 - p) (1 - 2p) grad m grad m'.
+    model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(4, 6, seed=1)
+    with torch.no_grad():
+        p = model(x).softmax(-1)[:, 1]
+        by_margin = slope(model, x, ones(4), "margin")
+        found = jacobian(probability_slope(model), x)
+    factor = (p * (1 - p) * (1 - 2 * p))[:, None, None]
+    torch.testing.assert_close(found, factor * by_margin[:, :, None] * by_margin[:, None, :])
+
+
+def test_the_hessian_norm_can_be_trained() -> None:
+    model, x = tiny_mlp(d=3, hidden=3), numbers(2, 3).requires_grad_()
+    assert gradcheck(
+        lambda x, *weights: hessian_norm(probability_slope(model), x), (x, *model.parameters())
+    )
+
+
+def test_no_curvature_no_norm_and_no_undefined_slope() -> None:
+    # Linear: the slope is w everywhere. LeakyReLU: the logit bends nowhere but at its kinks.
+    for model in (Linear(d=6), tiny_mlp(activation=nn.LeakyReLU)):
+        x = numbers(3, 6).requires_grad_()
+        norm = hessian_norm(logit_slope(model), x)
+        assert norm.tolist() == [0.0] * 3
+        if norm.requires_grad:
+            slopes = torch.autograd.grad(
+                norm.sum(), [x, *model.parameters()], allow_unused=True, materialize_grads=True
+            )
+            assert all(found.isfinite().all() for found in slopes)
+
+
+def test_a_constant_field_has_a_zero_jacobian() -> None:
+    found = jacobian(lambda x: torch.ones(len(x), 5, dtype=x.dtype), numbers(2, 1, 3, 3))
+    assert torch.equal(found, torch.zeros(2, 5, 9, dtype=torch.float64))
+
+
+# --- curvature by a finite difference ---
+
+
+@pytest.mark.parametrize("kappa", [0.01, 0.5, 3.0])
+def test_estimated_curvature_of_a_quadratic(kappa: float) -> None:
+    # I(x + kappa v) - I(x) = kappa A v exactly, for any kappa; v = sign(I) / ||sign(I)||.
+    model, x = Quadratic(d=5), numbers(4, 5, seed=3)
+    field = logit_slope(model)
+    with torch.no_grad():
+        at_x = field(x)
+        found = estimated_curvature(field, x, at_x, kappa)
+        signs = at_x.sign()
+        expected = (signs / 5**0.5 @ model.A).norm(dim=-1)
+    torch.testing.assert_close(found, expected)
+
+
+def test_estimated_curvature_matches_its_definition() -> None:
+    model, x, kappa = tiny_mlp(classes=3), numbers(4, 6, seed=2), 0.3
+    field = probability_slope(model)
+    with torch.no_grad():
+        found = estimated_curvature(field, x, field(x), kappa)
+        for b, one in enumerate(x):
+            here = field(one[None])[0].tolist()
+            signs = [(value > 0) - (value < 0) for value in here]
+            length = sum(sign**2 for sign in signs) ** 0.5
+            there = field((one + kappa * torch.tensor(signs) / length)[None])[0].tolist()
+            change = sum((b - a) ** 2 for a, b in zip(here, there, strict=True)) ** 0.5
+            assert found[b].item() == pytest.approx(change / kappa)
+
+
+def test_features_without_a_slope_do_not_shorten_the_step() -> None:
+    # sign(I) = (1, 0, -1, 0) has length sqrt 2: the step moves two coordinates by kappa / sqrt 2.
+    at_x = torch.tensor([[2.0, 0.0, -0.1, 0.0]], dtype=torch.float64)
+    moved: list[Tensor] = []
+
+    def field(x: Tensor) -> Tensor:
+        moved.append(x)
+        return at_x
+
+    estimated_curvature(field, torch.zeros_like(at_x), at_x, kappa=1.0)
+    torch.testing.assert_close(moved[0], at_x.sign() / 2**0.5)
+
+
+def test_estimated_curvature_of_pictures() -> None:
+    model, x = conv_net(pool=nn.AvgPool2d), numbers(2, 1, 6, 6)
+
+    def field(at: Tensor) -> Tensor:
+        return slope(model, at, ones(2))
+
+    found = estimated_curvature(field, x, field(x), 0.5)
+    v = field(x).sign() / 6
+    expected = (field(x + 0.5 * v) - field(x)).flatten(1).norm(dim=-1) / 0.5
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_estimated_curvature_can_be_trained() -> None:
+    # Compared with finite differences, along which the signs, and so the direction, are constant.
+    model, x = tiny_mlp(d=3, hidden=3), numbers(2, 3).requires_grad_()
+    field = probability_slope(model)
+    assert gradcheck(
+        lambda x, *weights: estimated_curvature(field, x, field(x), 0.3), (x, *model.parameters())
+    )
+
+
+def test_no_change_is_no_curvature_and_no_undefined_slope() -> None:
+    # The first example's slope is the same wherever it goes (A x stays 0), the second's is not:
+    # the square root of the first must not spoil the slopes of the second.
+    matrix = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    model = Quadratic(A=matrix, b=torch.zeros(2, dtype=torch.float64))
+    field = logit_slope(model)
+    x = torch.tensor([[0.0, 1.0], [3.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    found = estimated_curvature(field, x, field(x), 0.5)
+    # At (0, 1) the slope is (0, 0) and gives no direction; at (3, 1) it is (3, 0), v = (1, 0).
+    assert found.tolist() == [0.0, pytest.approx(1.0)]
+    slopes = torch.autograd.grad(found.sum(), [x, *model.parameters()])
+    assert all(part.isfinite().all() for part in slopes)
+    # ||A v|| = |A_11| here, so its slope by A_11 is 1.
+    assert slopes[1][0, 0].item() == pytest.approx(1.0)
+
+
+# --- prediction mode ---
+
+
+def modes(model: nn.Module) -> list[bool]:
+    return [part.training for part in model.modules()]
+
+
+def frozen_kinds(model: nn.Module) -> set[str]:
+    with frozen_statistics(model) as switched:
+        assert not any(part.training for part in switched)
+        return {type(part).__name__ for part in switched}
+
+
+def test_modes_come_back() -> None:
+    model = mixing_mlp()
+    model[1].eval()  # what the caller switched off stays off
+    before = modes(model)
+    with frozen_statistics(model):
+        assert not model[1].training
+        assert not model[3].training
+        with frozen_statistics(model) as inner:
+            assert len(inner) == 0
+        assert not model[3].training
+    assert modes(model) == before
+
+
+def test_modes_come_back_after_an_error() -> None:
+    model = mixing_mlp()
+    before = modes(model)
+    with pytest.raises(RuntimeError, match="on purpose"), frozen_statistics(model):
+        raise RuntimeError("on purpose")
+    assert modes(model) == before
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm1d(4),
+        nn.SyncBatchNorm(4),
+        nn.InstanceNorm1d(4, track_running_stats=True),
+        nn.Dropout(0.5),
+        nn.AlphaDropout(0.5),
+        nn.RReLU(),
+        nn.MultiheadAttention(4, 2, dropout=0.5),
+        nn.LSTM(4, 4, num_layers=2, dropout=0.5),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_that_learn_or_draw_are_frozen(layer: nn.Module) -> None:
+    assert type(layer).__name__ in frozen_kinds(nn.Sequential(nn.Linear(4, 4), layer))
+
+
+def test_layers_that_do_neither_are_left_in_their_mode() -> None:
+    # Whoever shares a forward pass with the training loss asks which layers had to be switched.
+    plain = nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(), SoftLeaky(2.0), nn.LSTM(4, 4))
+    assert frozen_kinds(plain) == set()
+    assert frozen_kinds(mixing_mlp()) == {"BatchNorm1d", "Dropout"}
+
+
+def test_a_forward_of_ones_own_is_frozen_too() -> None:
+    # Dropout may be a call inside a module's forward, so a module that is not torch's is switched.
+    model, x = DropoutInForward(), numbers(3, 6)
+    assert "DropoutInForward" in frozen_kinds(model)
+    assert not torch.equal(model(x), model(x))
+    with frozen_statistics(model):
+        assert torch.equal(model(x), model.layers(x))
+
+
+def test_a_spectral_norm_is_not_moved() -> None:
+    # In training mode each forward moves its estimate of the largest singular vectors.
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 2)))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with frozen_statistics(model):
+        model(torch.ones(1, 4))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,0 +1,605 @@
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from captum.attr import InputXGradient, IntegratedGradients, Saliency
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+
+from closed_form import Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
+from r2et.explainers import (
+    EXPLAINERS,
+    Explainer,
+    Form,
+    Quantity,
+    check_inputs,
+    gradient,
+    input_x_gradient,
+    integrated_gradients,
+    log_odds,
+    margin,
+    predicted,
+    slope,
+    smooth_grad,
+)
+from r2et.randomness import stream
+from r2et.ranking import order, ties
+
+QUANTITIES = get_args(Quantity)
+FORMS = get_args(Form)
+# Few enough places that finite differences stay cheap, enough that chunks have to share them.
+SMALL: dict[str, Explainer] = {
+    "grad": gradient,
+    "grad-x-input": input_x_gradient,
+    "smooth-grad": partial(smooth_grad, samples=7),
+    "integrated-gradients": partial(integrated_gradients, points=7),
+}
+every_explainer = pytest.mark.parametrize("explain", SMALL.values(), ids=SMALL)
+every_quantity = pytest.mark.parametrize("of", QUANTITIES)
+
+
+def test_every_explainer_is_tested_here() -> None:
+    assert SMALL.keys() == EXPLAINERS.keys()
+
+
+def ones(count: int) -> Tensor:
+    return torch.ones(count, dtype=torch.long)
+
+
+# --- closed forms ---
+
+signed_logit: Any = {"of": "logit", "form": "signed"}
+
+
+def test_a_linear_model_is_explained_by_its_weights() -> None:
+    # The logit is w'x + b: its slope is w at every place, on every line and under any noise.
+    model, x = Linear(d=5), numbers(4, 5, seed=3)
+    w = model.w.detach().expand(4, 5)
+    for explain, expected in [
+        (gradient, w),
+        (input_x_gradient, w * x),
+        (smooth_grad, w),
+        (integrated_gradients, w * x),
+    ]:
+        torch.testing.assert_close(explain(model, x, ones(4), **signed_logit).detach(), expected)
+
+
+def test_a_quadratic_is_explained_by_hand() -> None:
+    # The slope at z is Az + b. The mean over places z is the slope at their mean, which is
+    # (x + x0) / 2 on the line from x0, and x plus the mean of the noise around x.
+    model, x = Quadratic(d=5), numbers(4, 5, seed=3)
+    A, b, x0 = model.A.detach(), model.b.detach(), numbers(5, seed=4)
+    drawn = torch.randn(9, 5, generator=stream(2, "smooth-grad"), dtype=torch.float64)
+    noisy = x + 0.3**0.5 * drawn.mean(0)
+    for explain, expected in [
+        (gradient, x @ A + b),
+        (input_x_gradient, x * (x @ A + b)),
+        (partial(smooth_grad, samples=9, variance=0.3, seed=2), noisy @ A + b),
+        (integrated_gradients, x * (x / 2 @ A + b)),
+        (partial(integrated_gradients, baseline=x0), (x - x0) * ((x + x0) / 2 @ A + b)),
+        (partial(integrated_gradients, points=1), x * (x / 2 @ A + b)),
+    ]:
+        torch.testing.assert_close(explain(model, x, ones(4), **signed_logit).detach(), expected)
+
+
+@every_quantity
+def test_integrated_gradients_add_up_to_the_change_of_the_score(of: Quantity) -> None:
+    # By the fundamental theorem the sum over features is f(x) - f(x0); the midpoint rule comes
+    # within O(1 / points^2), so four times as many points leave a sixteenth of the error.
+    model, x, x0 = tiny_mlp(classes=3), 2 * numbers(4, 6, seed=3), numbers(6, seed=4)
+    y = predicted(model, x)
+
+    def score(at: Tensor) -> Tensor:
+        return by_hand(model, of)(at).gather(-1, y[:, None]).squeeze(-1)
+
+    def error(points: int) -> Tensor:
+        parts = integrated_gradients(model, x, y, of=of, form="signed", points=points, baseline=x0)
+        return (parts.sum(-1) - (score(x) - score(x0.expand_as(x)))).abs().detach()
+
+    if of == "margin":  # its runner-up changes on the way: one kink, an error of O(1 / points)
+        assert error(4000).max() < 1e-3
+    else:
+        torch.testing.assert_close(
+            error(200) / error(50), torch.full((4,), 1 / 16).double(), rtol=0.05, atol=0
+        )
+        assert error(200).max() < 1e-5
+
+
+# --- Captum ---
+
+
+def by_hand(model: nn.Module, of: Quantity) -> Callable[[Tensor], Tensor]:
+    """What is explained, for every class, written from its definition: (B, C)."""
+
+    def scores(x: Tensor) -> Tensor:
+        logits = model(x)
+        if of == "probability":
+            return logits.softmax(-1)
+        if of == "logit":
+            return logits
+        classes = range(logits.shape[1])
+        return torch.stack(
+            [
+                logits[:, c] - torch.stack([logits[:, j] for j in classes if j != c]).amax(0)
+                for c in classes
+            ],
+            dim=-1,
+        )
+
+    return scores
+
+
+@pytest.fixture
+def _quiet_captum() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def captum_value(name: str, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    if name == "grad":
+        found = Saliency(scores).attribute(x, target=y, abs=False)
+    elif name == "grad-x-input":
+        found = InputXGradient(scores).attribute(x, target=y)
+    elif name == "integrated-gradients":
+        found = IntegratedGradients(scores).attribute(
+            x, target=y, n_steps=100, method="riemann_middle"
+        )
+    else:  # Captum's NoiseTunnel draws its own noise: the mean it would take, of ours
+        drawn = torch.randn(
+            50, *x.shape[1:], generator=stream(0, "smooth-grad"), dtype=torch.float64
+        )
+        places = [x.detach() + 0.5**0.5 * noise for noise in drawn]
+        slopes = [
+            Saliency(scores).attribute(place.requires_grad_(), target=y, abs=False)
+            for place in places
+        ]
+        found = torch.stack(slopes).mean(0)
+    return found.detach().flatten(1)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "tanh, 2 classes": (tiny_mlp, (6,)),
+    "tanh, 3 classes": (partial(tiny_mlp, classes=3), (6,)),
+    "leaky, 2 classes": (partial(tiny_mlp, activation=nn.LeakyReLU), (6,)),
+    "leaky, 3 classes": (partial(tiny_mlp, activation=nn.LeakyReLU, classes=3), (6,)),
+    "pictures, largest": (conv_net, (1, 6, 6)),
+    "pictures, mean": (partial(conv_net, pool=nn.AvgPool2d), (1, 6, 6)),
+}
+
+
+@pytest.mark.usefixtures("_quiet_captum")
+@pytest.mark.parametrize("name", EXPLAINERS)
+@pytest.mark.parametrize("model", MODELS)
+@every_quantity
+def test_explanations_are_those_of_captum(model: str, name: str, of: Quantity) -> None:
+    build, shape = MODELS[model]
+    network = build()
+    x = numbers(4, *shape, seed=5)
+    y = torch.arange(4) % network[-1].out_features
+    expected = captum_value(name, by_hand(network, of), x, y)
+    explain = partial(EXPLAINERS[name], network, x, y, of=of)
+    tolerance: Any = {"rtol": 0, "atol": 1e-6 * expected.abs().max().item()}
+    torch.testing.assert_close(explain(form="signed").detach(), expected, **tolerance)
+    torch.testing.assert_close(explain().detach(), expected.abs(), **tolerance)
+    shares = expected.abs() / expected.abs().sum(-1, keepdim=True)
+    torch.testing.assert_close(explain(form="normalised").detach(), shares)
+
+
+# --- derivatives of explanations ---
+
+
+@every_explainer
+@every_quantity
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("groups", [None, (0, 1, 1, 2)])
+def test_explanations_can_be_attacked_and_trained(
+    explain: Explainer, of: Quantity, form: Form, groups: tuple[int, ...] | None
+) -> None:
+    # Central differences by every input number and every weight.
+    model, x = tiny_mlp(d=4, hidden=2, classes=3), numbers(2, 4, seed=5).requires_grad_()
+    y = torch.tensor([0, 2])
+    assert gradcheck(
+        lambda x, *weights: explain(model, x, y, of=of, form=form, groups=groups),  # type: ignore[call-arg]
+        (x, *model.parameters()),
+    )
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 100])
+def test_derivatives_of_explanations_can_be_trained(rows_at_once: int) -> None:
+    model, x = tiny_mlp(d=3, hidden=2, classes=3), numbers(2, 3, seed=5).requires_grad_()
+    assert gradgradcheck(
+        lambda x, *weights: gradient(model, x, torch.tensor([0, 2]), rows_at_once=rows_at_once),
+        (x, *model.parameters()),
+    )
+
+
+def test_pictures_can_be_attacked_and_trained() -> None:
+    model, x = conv_net(pool=nn.AvgPool2d), numbers(1, 1, 6, 6, seed=5).requires_grad_()
+    weights = [model[0].bias, model[-1].weight]
+    assert gradcheck(lambda x, *weights: gradient(model, x, ones(1)), (x, *weights))
+
+
+# --- chunks ---
+
+
+def derivatives_of(values: Tensor, by: list[Tensor], **options: Any) -> list[Tensor]:
+    """Slopes of one fixed mixture of the values."""
+    mixture = (values * numbers(*values.shape, seed=9)).sum()
+    return list(
+        torch.autograd.grad(mixture, by, allow_unused=True, materialize_grads=True, **options)
+    )
+
+
+@every_explainer
+@every_quantity
+@pytest.mark.parametrize("rows_at_once", [1, 2, 3, 5, 11, 34])
+def test_chunks_change_nothing(explain: Explainer, of: Quantity, rows_at_once: int) -> None:
+    model, x, y = tiny_mlp(classes=3), numbers(5, 6).requires_grad_(), torch.arange(5) % 3
+    by = [x, *model.parameters()]
+    whole = explain(model, x, y, of=of)  # type: ignore[call-arg]
+    parts = explain(model, x, y, of=of, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+    torch.testing.assert_close(parts, whole)
+    for found, expected in zip(derivatives_of(parts, by), derivatives_of(whole, by), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@every_explainer
+def test_chunks_change_no_second_derivative(explain: Explainer) -> None:
+    # The gradient of a gradient's length. The inputs hang on the weights, as those of an attack
+    # that is itself differentiated do: the weights' two ways to the result are counted once each.
+    model, x, y = tiny_mlp(), numbers(5, 6).requires_grad_(), torch.arange(5) % 2
+
+    def twice(rows_at_once: int) -> list[Tensor]:
+        moved = x * model[0].weight.sum()
+        values = explain(model, moved, y, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+        by = [x, *model.parameters()]
+        once = derivatives_of(values, by, create_graph=True)
+        length = torch.stack([part.square().sum() for part in once]).sum()
+        again = torch.autograd.grad(length, by, allow_unused=True, materialize_grads=True)
+        return [*(part.detach() for part in once), *again]
+
+    for found, expected in zip(twice(3), twice(10**6), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@every_explainer
+def test_chunks_serve_inputs_or_weights_alone(explain: Explainer) -> None:
+    y = torch.arange(5) % 2
+    for weights_learn, x_learns in [(True, False), (False, True)]:
+        model = tiny_mlp().requires_grad_(weights_learn)
+        x = numbers(5, 6).requires_grad_(x_learns)
+        by = [value for value in (x, *model.parameters()) if value.requires_grad]
+        parts, whole = (
+            derivatives_of(explain(model, x, y, rows_at_once=rows), by)  # type: ignore[call-arg]
+            for rows in (2, 10**6)
+        )
+        for found, expected in zip(parts, whole, strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+@every_explainer
+@pytest.mark.parametrize("rows_at_once", [1, 3, 8, 20])
+def test_no_more_rows_than_allowed_pass_together(explain: Explainer, rows_at_once: int) -> None:
+    model, x, y = tiny_mlp(), numbers(9, 6).requires_grad_(), torch.arange(9) % 2
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
+    found = explain(model, x, y, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+    forward = len(rows)
+    assert max(rows) <= rows_at_once
+    found.sum().backward()
+    assert max(rows) <= rows_at_once
+    # Each chunk passes once more when it is differentiated, unless there was but one.
+    assert len(rows) == (forward if forward == 1 else 2 * forward)
+
+
+class Held:
+    """A tensor that a graph keeps for its backward pass, counted for as long as it does."""
+
+    now = most = 0
+
+    def __init__(self, value: Tensor, free: set[int]) -> None:
+        self.value = value.detach()  # with its graph it would keep itself alive
+        self.size = 0 if value.untyped_storage().data_ptr() in free else value.numel()
+        Held.now += self.size
+        Held.most = max(Held.most, Held.now)
+
+    def __del__(self) -> None:
+        Held.now -= self.size
+
+
+@pytest.mark.parametrize("learns", ["weights", "nothing"])
+def test_chunks_bound_what_is_kept(learns: str) -> None:
+    # Eight times the points make eight times the graph, unless chunks are computed again.
+    def kept(points: int, rows_at_once: int) -> int:
+        model, x, y = tiny_mlp(), numbers(4, 6), torch.arange(4) % 2
+        if learns == "nothing":
+            model.requires_grad_(False)
+        free = {value.untyped_storage().data_ptr() for value in (x, *model.parameters())}
+        Held.now = Held.most = 0
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda value: Held(value, free), lambda held: held.value
+        ):
+            found = integrated_gradients(model, x, y, points=points, rows_at_once=rows_at_once)
+            if learns == "weights":
+                found.sum().backward()
+        return Held.most
+
+    assert kept(80, 10**6) > 6 * kept(10, 10**6)
+    assert kept(80, 8) < 1.5 * kept(10, 8)
+
+
+# --- sure models ---
+
+
+def times(model: nn.Sequential, factor: float) -> nn.Sequential:
+    """The same network with its logits multiplied."""
+    with torch.no_grad():
+        for values in model[-1].parameters():
+            values *= factor
+    return model
+
+
+def naive(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    chosen = model(x).softmax(-1).gather(-1, y[:, None])
+    return torch.autograd.grad(chosen.sum(), x)[0].abs()
+
+
+@pytest.mark.parametrize("factor", [30, 300, 1000, 30_000])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_sure_model_keeps_its_ranking(classes: int, factor: float) -> None:
+    # grad p = p (1 - p) grad m. Far from a decision 1 - p is below what single precision can tell
+    # from zero, and all but the leading rival are out of the race: m is the margin there.
+    model = times(tiny_mlp(classes=classes, activation=nn.LeakyReLU), factor).float()
+    x = 6 * numbers(60, 6, seed=2).float()
+    y = predicted(model, x)
+    far = by_hand(model, "margin")(x).gather(-1, y[:, None]).squeeze(-1) > 20
+    rivals = model(x).topk(classes).values
+    if classes == 3:
+        far &= rivals[:, 1] - rivals[:, 2] > 20
+    x, y = x[far], y[far]
+    assert len(x) >= 10
+    lost = (naive(model, x, y) == 0).all(-1)
+    if factor >= 300:
+        assert lost.sum() >= 5
+    for k in range(1, 6):
+        assert not ties(gradient(model, x, y), k).any()
+        assert ties(naive(model, x, y), k)[lost].all()
+    sure, by_margin = gradient(model, x, y), gradient(model, x, y, of="margin")
+    assert torch.equal(order(sure), order(by_margin))
+    # The softmax rounds p to 1 first and forgets the own class, then rounds the others to 0.
+    assert not torch.equal(order(naive(model, x, y)), order(by_margin))
+    shares = [part / part.sum(-1, keepdim=True) for part in (sure, by_margin)]
+    torch.testing.assert_close(*shares, rtol=1e-4, atol=1e-6)
+
+
+def test_the_floor_is_out_of_sight_of_ordinary_models() -> None:
+    # Up to odds of e^60 the single precision slope is that of double precision, feature by feature.
+    model, x = times(tiny_mlp(), 30), numbers(20, 6, seed=2)
+    y = predicted(model, x)
+    odds = log_odds(model(x), y)
+    assert 50 < odds.max() < 60
+    expected = gradient(model, x, y)
+    found = gradient(model.float(), x.float(), y)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=0)
+
+
+def test_a_sure_models_explanation_has_finite_slopes() -> None:
+    model, x = times(tiny_mlp(classes=3), 1000).float(), numbers(5, 6).float().requires_grad_()
+    for form in FORMS:
+        found = gradient(model, x, predicted(model, x), form=form)
+        slopes = torch.autograd.grad(found.sum(), [x, *model.parameters()], allow_unused=True)
+        assert all(part.isfinite().all() for part in slopes if part is not None)
+
+
+def test_log_odds_are_exact_however_sure_the_model_is() -> None:
+    # Two classes: m = z_1 - z_0. Three: z_0 - ln(e^{z_1} + e^{z_2}), with e^{-800} gone beside 1.
+    sure = torch.tensor([[0.0, 800.0], [800.0, 0.0]], dtype=torch.float64)
+    assert log_odds(sure, ones(2)).tolist() == [800.0, -800.0]
+    three = torch.tensor([[900.0, 100.0, -700.0]], dtype=torch.float64)
+    assert log_odds(three, torch.tensor([0])).item() == pytest.approx(800)
+    logits, y = numbers(50, 4), torch.arange(50) % 4
+    p = logits.softmax(-1).gather(-1, y[:, None]).squeeze(-1)
+    torch.testing.assert_close(log_odds(logits, y), (p / (1 - p)).log())
+    two, y = logits[:, :2], torch.arange(50) % 2
+    torch.testing.assert_close(log_odds(two, y), margin(two, y))
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.LeakyReLU])
+def test_two_classes_rank_alike_by_probability_margin_and_loss(
+    activation: type[nn.Module],
+) -> None:
+    # grad p = p (1 - p) grad m and grad(-ln p) = -(1 - p) grad m: one direction, three lengths.
+    model, x = tiny_mlp(activation=activation), numbers(20, 6, seed=1).requires_grad_()
+    y = torch.arange(20) % 2
+    (of_loss,) = torch.autograd.grad(F.cross_entropy(model(x), y, reduction="sum"), x)
+    shares = [
+        part / part.norm(dim=-1, keepdim=True)
+        for part in (gradient(model, x, y), gradient(model, x, y, of="margin"), of_loss.abs())
+    ]
+    torch.testing.assert_close(shares[0], shares[1])
+    torch.testing.assert_close(shares[0].detach(), shares[2])
+    assert torch.equal(order(shares[0]), order(shares[2]))
+
+
+# --- forms and groups ---
+
+
+@every_explainer
+@pytest.mark.parametrize("form", FORMS)
+def test_groups_are_totals(explain: Explainer, form: Form) -> None:
+    model, x, y, groups = tiny_mlp(), numbers(3, 6), ones(3), (2, 0, 0, 1, 2, 2)
+    with torch.no_grad():
+        single = explain(model, x, y, form="signed")  # type: ignore[call-arg]
+        found = explain(model, x, y, form=form, groups=groups)  # type: ignore[call-arg]
+    assert found.shape == (3, 3)
+    for row, totals in zip(single.tolist(), found.tolist(), strict=True):
+        values = row if form == "signed" else [abs(value) for value in row]
+        slow = [
+            sum(v for v, g in zip(values, groups, strict=True) if g == group) for group in range(3)
+        ]
+        if form == "normalised":
+            slow = [total / sum(slow) for total in slow]
+        assert totals == pytest.approx(slow)
+
+
+@every_explainer
+def test_normalised_explanations_sum_to_one(explain: Explainer) -> None:
+    for shape, model in [((6,), tiny_mlp()), ((1, 6, 6), conv_net())]:
+        found = explain(model, numbers(3, *shape), ones(3), form="normalised")  # type: ignore[call-arg]
+        torch.testing.assert_close(found.sum(-1), torch.ones(3).double())
+        assert (found >= 0).all()
+
+
+@every_explainer
+@pytest.mark.parametrize("form", FORMS)
+def test_an_explanation_of_nothing_is_zero(explain: Explainer, form: Form) -> None:
+    # Without output weights the logits are constant: no feature has a share in them.
+    model, x = times(tiny_mlp(), 0), numbers(3, 6).requires_grad_()
+    found = explain(model, x, ones(3), form=form)  # type: ignore[call-arg]
+    assert torch.equal(found, torch.zeros_like(found))
+    slopes = torch.autograd.grad(
+        (found * numbers(3, 6, seed=1)).sum(), [x, *model.parameters()], allow_unused=True
+    )
+    assert all(part.isfinite().all() for part in slopes if part is not None)
+
+
+def test_noise_depends_on_the_seed_only() -> None:
+    model, x, y = tiny_mlp(), numbers(3, 6), ones(3)
+    assert torch.equal(smooth_grad(model, x, y), smooth_grad(model, x, y, seed=0))
+    assert not torch.equal(smooth_grad(model, x, y), smooth_grad(model, x, y, seed=1))
+    torch.testing.assert_close(smooth_grad(model, x, y, variance=0.0), gradient(model, x, y))
+
+
+@every_explainer
+def test_an_empty_batch_has_no_explanations(explain: Explainer) -> None:
+    assert explain(tiny_mlp(), numbers(0, 6), ones(0)).shape == (0, 6)
+
+
+# --- refusals ---
+
+
+class Returns(nn.Module):
+    """A model that answers as it is told."""
+
+    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.answer(x)
+
+
+def with_value(value: float) -> Tensor:
+    x = numbers(3, 6)
+    x[1, 2] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (with_value(torch.nan), "row 1 has a NaN"),
+        (with_value(torch.inf), "row 1 has a NaN or infinite"),
+        (with_value(-torch.inf), "row 1 has a NaN or infinite"),
+        (numbers(6), "one row for each example"),
+        (torch.ones(3, 6, dtype=torch.long), "floating-point"),
+    ],
+)
+def test_inputs_that_cannot_be_explained_are_refused(x: Tensor, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_inputs(tiny_mlp(), x)
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (torch.tensor([0, 1]), "each of the 3 examples"),
+        (torch.tensor([[0], [1], [0]]), "each of the 3 examples"),
+        (torch.tensor([0.0, 1.0, 0.0]), "float32"),
+        (torch.tensor([0, 1, 0], dtype=torch.int32), "int32"),
+        (torch.tensor([False, True, False]), "bool"),
+        (torch.tensor([0, 1, 2]), r"0\.\.1, got 0\.\.2"),
+        (torch.tensor([0, 1, -1]), r"0\.\.1, got -1\.\.1"),
+    ],
+)
+def test_labels_that_name_no_class_are_refused(y: Tensor, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_inputs(tiny_mlp(), numbers(3, 6), y)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda x: x[:, :1], r"two or more classes.*\(1, 1\)"),
+        (lambda x: x[:, 0], r"two or more classes.*\(1,\)"),
+        (lambda x: x[:, :, None], r"two or more classes.*\(1, 6, 1\)"),
+        (lambda x: (x, x), "tuple"),
+        (lambda x: x * torch.nan, "NaN or infinite logits"),
+        (lambda x: x / 0, "NaN or infinite logits"),
+    ],
+)
+def test_models_without_class_scores_are_refused(answer: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_inputs(Returns(answer), numbers(3, 6))
+
+
+def test_a_sound_case_passes_and_is_left_alone() -> None:
+    model, x, y = mixing_mlp(), numbers(3, 6), torch.tensor([0, 1, 1])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    check_inputs(model, x, y)
+    check_inputs(model, x[:0], y[:0])
+    check_inputs(conv_net(), numbers(2, 1, 6, 6), torch.tensor([0, 2]))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(part.training for part in model.modules())
+
+
+@every_explainer
+def test_settings_without_a_meaning_are_refused(explain: Explainer) -> None:
+    case: Any = (tiny_mlp(), numbers(3, 6), ones(3))
+    for settings, words in [
+        ({"of": "loss"}, "'loss'"),
+        ({"form": "squared"}, "'squared'"),
+        ({"groups": (0, 1)}, "6 columns, got 2"),
+        ({"rows_at_once": 0}, "at least 1"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            explain(*case, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_points_no_explanation(count: int) -> None:
+    case: Any = (tiny_mlp(), numbers(3, 6), ones(3))
+    with pytest.raises(ValueError, match="at least 1"):
+        integrated_gradients(*case, points=count)
+    with pytest.raises(ValueError, match="samples >= 1"):
+        smooth_grad(*case, samples=count)
+
+
+def test_negative_variance_is_refused() -> None:
+    with pytest.raises(ValueError, match="variance >= 0"):
+        smooth_grad(tiny_mlp(), numbers(3, 6), ones(3), variance=-0.1)
+
+
+# --- predictions ---
+
+
+def test_predictions_are_those_of_prediction_mode() -> None:
+    model, x = mixing_mlp(classes=3), numbers(30, 6)
+    found = predicted(model, x)
+    assert all(part.training for part in model.modules())
+    assert torch.equal(found, model.eval()(x).argmax(-1))
+    assert found.unique().numel() > 1
+
+
+def test_a_slope_follows_its_caller() -> None:
+    model, x = tiny_mlp(), numbers(3, 6)
+    assert slope(model, x, ones(3)).requires_grad
+    with torch.no_grad():
+        assert not slope(model, x.clone().requires_grad_(), ones(3)).requires_grad

@@ -1,0 +1,306 @@
+import csv
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from r2et.experiments.tables import (
+    BEST,
+    BEST_LABEL,
+    CHANGED,
+    COLUMNS,
+    best_rows,
+    best_variant,
+    check_rows,
+    comparisons,
+    measures_of,
+    published,
+    summarise,
+    summary_of_best,
+    table_rows,
+)
+from r2et.metrics import METRICS
+
+LABELS = {
+    "linear": "Linear (control)",
+    "vanilla": "Vanilla",
+    "r2et": "R2ET",
+    "r2et-noh": "R2ET\\H",
+    "r2et-mm": "R2ET-mm",
+}
+STRONG = "strong precision@k"
+
+
+def made_row(
+    method: str, seed: int, strong: float = 0.5, *, valid: float = 0.5, **measures: float
+) -> dict[str, Any]:
+    """A row as a run writes it, small enough to be checked by eye: 5 features, k = 2."""
+    at_small = 1 - (1 - strong) / 2
+    precision = {f"{name} precision@k": strong for name in ("er", "mse", "strong")}
+    return {
+        "key": f"{method}-{seed}",
+        "dataset": "adult",
+        "data": "0123456789ab",
+        "recipe": "tiny",
+        "seed": seed,
+        "method": method,
+        "label": LABELS.get(method, method),
+        "version": "0.1.0",
+        "candidates": []
+        if method == "linear"
+        else [{"settings": {}, "auc": 0.9, "precision": valid}],
+        "floor": 0.88,
+        "selected by": "strong",
+        "passed": True,
+        "chosen": None if method == "linear" else {"thickness": 0.1},
+        "valid": {"settings": {}, "auc": 0.9, "precision": valid},
+        "measures": {
+            "clean AUC": 0.9,
+            **precision,
+            "er thickness": 0.95,
+            "saliency norm": 3.0,
+            "flippable": 0.1,
+            "null share": 0.2,
+            "distinct sets": 10.0,
+            "tie": 0.0,
+            "er sen": 0.0,
+            "mse sen": 0.0,
+            "strong sen": 0.0,
+            **measures,
+        },
+        "intervals": {},
+        "series": {
+            "curve": {
+                "epsilon": [0.0, 0.25, 1.0],
+                "strong": [1.0, at_small, strong],
+                "er": [1.0, at_small, strong],
+            },
+            "profile": {
+                "median": [1.0, 0.8, 0.3, 0.2, 0.1],
+                "low": [1.0, 0.7, 0.2, 0.1, 0.0],
+                "high": [1.0, 0.9, 0.4, 0.3, 0.2],
+            },
+            "scatter": {
+                "first flip": [10, 50, 101],
+                "thickness": [0.8, 0.9, 1.0],
+                "never flipped": 1 / 3,
+                "last step": 100,
+                "correlation": {"thickness": 0.9, "gaussian thickness": 0.5, "hessian norm": -0.1},
+            },
+        },
+        "decisions": [made_decision(7), made_decision(3)],
+        "examples": 3,
+        "features": 5,
+        "k": 2,
+        "seconds": 1.0,
+    }
+
+
+def made_decision(row: int) -> dict[str, Any]:
+    return {
+        "row": row,
+        "predicted": ">50K",
+        "actual": "<=50K",
+        "probability": [0.75, 0.625],
+        "distance": 0.25,
+        "precision": 0.5,
+        "values": [
+            {"name": "age", "before": "39 years", "after": "41.5 years", "moved": 0.03},
+            {"name": "gender", "before": "Female", "after": "Female", "moved": 0.0},
+        ],
+        "before": [{"name": "age", "share": 0.4}, {"name": "hours", "share": 0.2}],
+        "after": [{"name": "education: Masters", "share": 0.3}, {"name": "age", "share": 0.2}],
+    }
+
+
+def failed_row(method: str, seed: int) -> dict[str, Any]:
+    """A row as a run writes it when no model of a method is above the AUC floor."""
+    whole = made_row(method, seed)
+    kept = (*list(whole)[: list(whole).index("passed")],)
+    return {
+        **{name: whole[name] for name in kept},
+        "passed": False,
+        "chosen": None,
+        "valid": None,
+        "measures": {},
+    }
+
+
+def test_a_summary_is_the_mean_and_spread_over_the_seeds() -> None:
+    rows = [made_row("vanilla", 0, 0.4), made_row("vanilla", 1, 0.6)]
+    (summary,) = summarise(rows)
+    mean = summary.means[STRONG]
+    # Mean of 0.4 and 0.6 is 0.5; each is 0.1 away, hence sd = sqrt(2 * 0.01 / 1) = 0.1414.
+    assert (mean.value, mean.sd, mean.count) == (
+        pytest.approx(0.5),
+        pytest.approx(0.02**0.5),
+        2,
+    )
+    assert (summary.seeds, summary.failed) == ((0, 1), ())
+    assert summary.chosen == {0: {"thickness": 0.1}, 1: {"thickness": 0.1}}
+
+
+def test_methods_stand_in_the_order_of_their_first_row() -> None:
+    rows = [made_row(name, seed) for seed in (0, 1) for name in ("vanilla", "r2et", "linear")]
+    assert [each.method for each in summarise(rows)] == ["vanilla", "r2et", "linear"]
+
+
+def test_a_failed_seed_is_named_and_not_filled() -> None:
+    rows = [made_row("r2et", 0, 0.8), failed_row("r2et", 1), failed_row("r2et-mm", 0)]
+    some, none = summarise(rows)
+    assert (some.seeds, some.failed, some.means[STRONG].count) == ((0,), (1,), 1)
+    assert some.means[STRONG].value == 0.8
+    assert (none.seeds, none.failed, none.means, none.chosen) == ((), (0,), {}, {})
+
+
+def test_a_measure_that_one_seed_lacks_has_no_mean() -> None:
+    rows = [made_row("vanilla", 0), made_row("vanilla", 1)]
+    del rows[1]["measures"]["tie"]
+    (summary,) = summarise(rows)
+    assert "tie" not in summary.means
+    assert STRONG in summary.means
+
+
+def test_changed_predictions_are_those_of_the_worst_attack() -> None:
+    row = made_row("vanilla", 0, **{"mse sen": 0.03, "strong sen": 0.01})
+    assert measures_of(row)[CHANGED] == 0.03
+    assert CHANGED not in measures_of(failed_row("r2et", 0))
+
+
+def test_the_best_variant_is_chosen_on_validation_data() -> None:
+    rows = [
+        made_row("vanilla", 0, 0.99, valid=0.99),
+        made_row("r2et", 0, 0.9, valid=0.6),
+        made_row("r2et-mm", 0, 0.5, valid=0.7),  # worse on test data, and still the choice
+        made_row("r2et", 1, 0.9, valid=0.8),
+        failed_row("r2et-mm", 1),
+        failed_row("r2et", 2),
+        failed_row("r2et-mm", 2),
+    ]
+    assert best_variant(rows) == {0: "r2et-mm", 1: "r2et"}
+    best = best_rows(rows)
+    assert [(row["method"], row["label"]) for row in best] == [(BEST, BEST_LABEL)] * 2
+    assert [row["variant"] for row in best] == ["R2ET-mm", "R2ET"]
+    assert [row["measures"][STRONG] for row in best] == [0.5, 0.9]
+    assert rows[2]["method"] == "r2et-mm", "the given rows stay as they are"
+    summary = summary_of_best(rows)
+    assert summary is not None
+    assert (summary.seeds, summary.failed) == ((0, 1), (2,))
+    assert summary.means[STRONG].value == pytest.approx(0.7)
+
+
+def test_the_first_of_equal_variants_is_chosen() -> None:
+    rows = [made_row("r2et-noh", 0, valid=0.7), made_row("r2et", 0, valid=0.7)]
+    assert best_variant(rows) == {0: "r2et-noh"}
+
+
+def test_without_variants_there_is_no_best() -> None:
+    rows = [made_row("vanilla", 0), made_row("linear", 0)]
+    assert best_variant(rows) == {}
+    assert best_rows(rows) == []
+    assert summary_of_best(rows) is None
+
+
+def test_comparisons_pair_the_seeds_that_both_passed() -> None:
+    rows = [
+        made_row("vanilla", 0, 0.40),
+        made_row("vanilla", 1, 0.50),
+        made_row("vanilla", 2, 0.30),
+        made_row("r2et", 0, 0.60),
+        made_row("r2et", 1, 0.80),
+        failed_row("r2et", 2),
+        made_row("linear", 2, 1.00),
+    ]
+    found = {each.method: each for each in comparisons(rows, STRONG)}
+    assert list(found) == ["r2et", "linear", BEST]
+    # Differences .2 and .3: mean .25, error .05, t = 5; with one degree of freedom the two-sided
+    # p-value is 1 - 2/pi atan(5) = 0.12567.
+    assert found["r2et"].difference == pytest.approx(0.25)
+    assert found["r2et"].p_value == pytest.approx(0.12567, abs=1e-5)
+    assert (found["r2et"].count, found[BEST].count) == (2, 2)
+    assert (found["linear"].difference, found["linear"].p_value) == (pytest.approx(0.7), None)
+    other = {each.method: each.difference for each in comparisons(rows, STRONG, against="r2et")}
+    assert other["vanilla"] == pytest.approx(-0.25)
+
+
+def test_a_comparison_without_pairs_says_nothing() -> None:
+    (only,) = comparisons([failed_row("vanilla", 0), made_row("linear", 0)], STRONG)
+    assert (only.difference, only.p_value, only.count) == (None, None, 0)
+    without = comparisons([made_row("linear", 0)], STRONG)
+    assert [each.count for each in without] == [0]
+
+
+def test_published_numbers_are_those_of_the_file() -> None:
+    text = (resources.files("r2et.experiments") / "published.csv").read_text(encoding="utf-8")
+    lines = [line for line in csv.DictReader(text.splitlines()) if line["table"] == "1"]
+    names = {"ERAttack": "er", "MSE attack": "mse"}
+    assert len(lines) > 50
+    for line in lines:
+        value = float(line["value"])
+        assert published(line["dataset"].lower(), line["method"], names[line["setting"]]) == value
+    assert published("adult", "Vanilla", "er") == 87.6
+    assert published("compas", "R2ET-mm\\H", "ERAttack") == 95.3
+
+
+@pytest.mark.parametrize(
+    ("dataset", "label", "attack"),
+    [("adult", "Vanilla", "strong"), ("adult", BEST_LABEL, "er"), ("mine", "Vanilla", "er")],
+)
+def test_what_was_not_published_is_none(dataset: str, label: str, attack: str) -> None:
+    assert published(dataset, label, attack) is None
+
+
+def test_columns_show_measures_that_rows_hold() -> None:
+    row = made_row("vanilla", 0)
+    assert {column.key for column in COLUMNS} <= measures_of(row).keys()
+    for column in COLUMNS:
+        assert column.line.endswith(".")
+        metric = METRICS.get(column.key.split(" ", 1)[-1]) or METRICS.get(column.key)
+        if metric is not None:
+            assert column.better == metric.better, column.key
+
+
+def test_values_are_written_as_their_column_asks() -> None:
+    shown = {column.key: column.show(0.66666) for column in COLUMNS}
+    assert shown["clean AUC"] == "0.6667"
+    assert shown[STRONG] == "66.7"
+    counts = next(column for column in COLUMNS if column.key == "distinct sets")
+    assert (counts.show(104.0), counts.show(24.5), counts.show_sd(1.0)) == ("104", "24.5", "1.0")
+
+
+def test_table_rows_are_plain_values() -> None:
+    rows = [
+        made_row("vanilla", 0, 0.4),
+        made_row("vanilla", 1, 0.5),
+        made_row("r2et", 0, 0.8),
+        failed_row("r2et", 1),
+        failed_row("r2et-mm", 0),
+    ]
+    table = table_rows(rows)
+    json.dumps(table, allow_nan=False)
+    assert [line["method"] for line in table] == ["vanilla", "r2et", "r2et-mm", BEST]
+    vanilla, some, none, best = table
+    assert vanilla["measures"][STRONG]["mean"] == pytest.approx(0.45)
+    assert vanilla["measures"][STRONG]["sd"] == pytest.approx(0.005**0.5)
+    assert vanilla["against vanilla"] is None
+    assert some["measures"][STRONG] == {"mean": 0.8, "sd": None}
+    assert some["against vanilla"]["difference"] == pytest.approx(0.4)
+    assert (none["measures"], none["failed"]) == ({}, [0])
+    assert (best["seeds"], best["failed"]) == ([0], [1])
+    assert all(line["published"] == {} for line in table)
+
+
+def test_published_numbers_stand_beside_the_paper_recipe_only() -> None:
+    rows = [made_row("vanilla", 0) | {"recipe": "paper"}]
+    assert table_rows(rows)[0]["published"] == {"er": 87.6, "mse": 87.7}
+
+
+def test_rows_of_different_runs_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        check_rows([])
+    with pytest.raises(ValueError, match="two rows for method 'vanilla' and seed 0"):
+        check_rows([made_row("vanilla", 0), made_row("vanilla", 0)])
+    for name in ("dataset", "recipe"):
+        with pytest.raises(ValueError, match=f"rows of one {name}"):
+            check_rows([made_row("vanilla", 0), made_row("vanilla", 1) | {name: "other"}])
