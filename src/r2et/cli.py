@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -27,10 +28,10 @@ from rich.text import Text
 from r2et import __version__
 from r2et.attacks import ATTACKS
 from r2et.data import DATASETS, Dataset, load, read_csv
-from r2et.experiments.recipes import Recipe, load_recipe, nearest, recipe_names
+from r2et.experiments.recipes import load_recipe, nearest, recipe_names
 from r2et.experiments.runs import OnProgress, run
 from r2et.experiments.runs import Progress as Done
-from r2et.experiments.tables import COLUMNS, comparisons, table_rows
+from r2et.experiments.tables import COLUMNS, CONTROLS, Column, comparisons, table_rows
 from r2et.explainers import EXPLAINERS
 from r2et.files import read_rows, write_text
 from r2et.metrics import METRICS
@@ -143,31 +144,39 @@ def run_command(
     except KeyboardInterrupt:
         errors.print("r2et: stopped; the same command goes on from here.", soft_wrap=True)
         raise typer.Exit(130) from None
-    page = _report(rows, folder, dataset.source)
+    page = _report(rows, folder, folder, dataset.source)
     if as_json:
         print(json.dumps(table_rows(rows), indent=1))
         return
-    _print_table(rows, plan)
+    _print_table(rows)
     Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
 
 
 @app.command("report", rich_help_panel="Commands")
 def report_command(
     folder: Annotated[Path, typer.Argument(help="The --out folder of a run.")],
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many seeds; all unless given.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.html; that of the run unless given.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the table as JSON on standard output only.")
     ] = False,
 ) -> None:
     """Print the table and write the report of a finished run again, without any model."""
     rows = _latest(read_rows(folder / "results.jsonl"))
+    rows = [row for row in rows if seeds is None or row["seed"] < seeds]
     if not rows:
         raise ValueError(f"{folder} holds no results.jsonl with rows: run `r2et run` first.")
     dataset = rows[0]["dataset"]
-    page = _report(rows, folder, load(dataset).source if dataset in DATASETS else "")
+    source = load(dataset).source if dataset in DATASETS else ""
+    page = _report(rows, folder, out or folder, source)
     if as_json:
         print(json.dumps(table_rows(rows), indent=1))
         return
-    _print_table(rows, None)
+    _print_table(rows)
     Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
 
 
@@ -241,12 +250,12 @@ def _latest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({(row["method"], row["seed"]): row for row in same}.values())
 
 
-def _report(rows: Sequence[dict[str, Any]], folder: Path, source: str) -> Path:
+def _report(rows: Sequence[dict[str, Any]], folder: Path, out: Path, source: str) -> Path:
     path = folder / "recipe.json"
     line = json.loads(path.read_text(encoding="utf-8"))["line"] if path.is_file() else ""
     return write_report(
         rows,
-        folder / "report.html",
+        out / "report.html",
         dataset_name=rows[0]["dataset"],
         source=source,
         recipe_name=rows[0]["recipe"],
@@ -279,45 +288,55 @@ def _bar(title: str) -> Iterator[OnProgress]:
         yield show
 
 
-def _print_table(rows: Sequence[dict[str, Any]], plan: Recipe | None) -> None:
+def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+    """The measures, then what would expose them as hollow, then the paired tests."""
     console = Console()
+    if not console.is_terminal:
+        console.width = 110
     lines = table_rows(rows)
     k = next((row["k"] for row in rows if "k" in row), "k")
     seeds = len({row["seed"] for row in rows})
-    table = Table(
-        title=f"{rows[0]['dataset']}, recipe {rows[0]['recipe']}, {seeds} "
-        f"seed{'s' if seeds > 1 else ''}, top {k}: mean ± sd",
-        title_justify="left",
-        caption_justify="left",
-    )
-    table.add_column("method", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column.heading.replace("P@k", f"P@{k}"), justify="right")
-    with_published = any(line["published"].get("er") for line in lines)
-    if with_published:
-        table.add_column("published\nERAttack", justify="right")
-    for line in lines:
-        cells = [_cell(line["measures"].get(column.key), column) for column in COLUMNS]
-        if not line["seeds"]:
-            cells = ["no model kept the AUC", *[""] * (len(COLUMNS) - 1)]
-        if with_published:
-            value = line["published"].get("er")
-            cells.append("" if value is None else f"{value:.1f}")
-        table.add_row(Text(line["label"]), *map(Text, cells))
-    console.print(table)
+    told = f"{rows[0]['dataset']}, recipe {rows[0]['recipe']}, {seeds} seed{'s' * (seeds > 1)}"
+    spread = ", mean ± sd over seeds" if seeds > 1 else ""
+    measured = [column for column in COLUMNS if column.group != CONTROLS]
+    console.print(_table(f"{told}, top {k}{spread}", lines, measured, published=True))
+    controls = [column for column in COLUMNS if column.group == CONTROLS]
+    console.print(_table(f"{CONTROLS}:", lines, controls, published=False))
     for line in lines:
         if line["failed"]:
             failed = ", ".join(map(str, line["failed"]))
-            console.print(f"{line['label']}: no model kept the AUC on seed {failed}.")
+            console.print(Text(f"{line['label']}: no model kept the AUC on seed {failed}."))
     for measure, name in (("er precision@k", "ERAttack"), ("strong precision@k", "strong attack")):
-        console.print(f"\nP@{k} under the {name} against Vanilla, paired over seeds:", style="bold")
+        console.print(f"P@{k} under the {name} minus Vanilla's, paired over seeds:", style="bold")
         for each in comparisons(rows, measure):
             if each.difference is not None:
                 p = "one seed" if each.p_value is None else f"p = {each.p_value:.2g}"
-                console.print(Text(f"  {each.label:<26} {100 * each.difference:+6.1f} points, {p}"))
+                console.print(Text(f"  {each.label:<24} {100 * each.difference:+6.1f} points, {p}"))
 
 
-def _cell(value: dict[str, Any] | None, column: Any) -> str:
+def _table(
+    title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Column], *, published: bool
+) -> Table:
+    """A table of some columns; with the published ERAttack number where there is one."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    for column in columns:
+        table.add_column(column.heading, justify="right")
+    beside = published and any(line["published"].get("er") for line in lines)
+    if beside:
+        table.add_column("published ERAttack", justify="right")
+    for line in lines:
+        cells = [_cell(line["measures"].get(column.key), column) for column in columns]
+        if not line["seeds"]:
+            cells = ["no model kept the AUC", *[""] * (len(columns) - 1)]
+        if beside:
+            value = line["published"].get("er")
+            cells.append("" if value is None else f"{value:.1f}")
+        table.add_row(Text(line["label"]), *map(Text, cells))
+    return table
+
+
+def _cell(value: dict[str, Any] | None, column: Column) -> str:
     if value is None:
         return ""
     spread = "" if value["sd"] is None else f" ± {column.show_sd(value['sd'])}"

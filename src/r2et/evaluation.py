@@ -128,6 +128,11 @@ def evaluate(
         "examples": len(x),
         "features": before.shape[-1],
         "k": settings.k,
+        "radii": {
+            "attack": settings.er.radius,
+            "decision": settings.decision_radius,
+            "flippable": settings.small_radius,
+        },
         "seconds": round(time.perf_counter() - started, 2),
     }
 

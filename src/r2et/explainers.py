@@ -40,18 +40,28 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
         )
     with torch.no_grad(), frozen_statistics(model):
         logits = model(x[:1])
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"the model must return one logit for each of two or more classes, (B, C), but one "
-            f"example gave {got}: end it with a layer of C >= 2 outputs."
-        )
-    if not torch.isfinite(logits).all():
-        raise ValueError("the model returned NaN or infinite logits: check its weights.")
+    check_logits(logits)
     if y is not None and len(y) and not 0 <= int(y.min()) <= int(y.max()) < logits.shape[1]:
         raise ValueError(
             f"y must hold class numbers 0..{logits.shape[1] - 1}, "
             f"got {int(y.min())}..{int(y.max())}."
+        )
+
+
+def check_logits(logits: object) -> None:
+    """Refuse what a model returned if it is not one finite logit for each class."""
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
+        got = (
+            f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        )
+        raise ValueError(
+            f"the model must return one logit for each of two or more classes, (B, C), got {got}: "
+            "end it with a layer of C >= 2 outputs."
+        )
+    if not torch.isfinite(logits).all():
+        raise ValueError(
+            "the model returned NaN or infinite logits: check its inputs, its weights and, in "
+            "training, the learning rate."
         )
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.derivatives import estimated_curvature, frozen_statistics
-from r2et.explainers import Explainer, gradient, slope, slope_of
+from r2et.explainers import Explainer, check_logits, gradient, slope, slope_of
 from r2et.ranking import check_k, facing_count, facing_lead, lead, order
 
 Pairs = Literal["all", "facing", "anchor"]
@@ -84,6 +84,7 @@ class Objective(nn.Module):
         if self.method.penalties and not x.requires_grad:
             x = x.detach().requires_grad_()
         logits = self.model(x)
+        check_logits(logits)
         parts = {"classification": _mean(F.cross_entropy(logits, y, reduction="none"), weights)}
         total = parts["classification"]
         if self.method.penalties:

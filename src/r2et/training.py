@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from r2et.data import Part
-from r2et.explainers import Explainer, predicted
+from r2et.explainers import Explainer, check_inputs, predicted
 from r2et.files import write_aside
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
@@ -95,6 +95,7 @@ def fit(
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=settings.learning_rate, weight_decay=method.weight_decay
     )
+    check_inputs(network, train.x.to(home), train.y.to(home))
     wrapped, optimizer = fabric.setup(objective, optimizer)
     x, y = train.x.to(fabric.device), train.y.to(fabric.device)
     batches = math.ceil(len(x) / settings.batch)

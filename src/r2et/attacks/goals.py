@@ -25,7 +25,7 @@ def facing_goal(before: Tensor, k: int, pairs: int | None = None) -> Goal:
 def threshold_goal(before: Tensor, k: int, temperature: float) -> Goal:
     """A smooth count of the clean top-k features still above the k-th place, minus the others.
 
-    sum_i w_i tanh((I_i - cut) / (temperature * spread)), w = 1 for the clean top k and -1 elsewhere,
+    sum_i w_i tanh((I_i - cut) / (temperature * spread)), w = 1 for the clean top k, -1 elsewhere,
     `cut` halfway between the k-th and the next score, `spread` their root mean square. Features
     near the cut count most: those are the ones that can be made to change places.
     """

@@ -277,6 +277,7 @@ def report_html(
         features=first["features"],
         examples=sorted({row["examples"] for row in measured}),
         radius=max(first["series"]["curve"]["epsilon"]),
+        radii=first.get("radii", {}),
         steps=first["series"]["scatter"]["last step"],
         seeds=seeds,
         seed_list=_seed_list(seeds),

@@ -1,0 +1,287 @@
+"""One set of promises, kept by every entry of the tables of explainers and training methods."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from closed_form import DropoutInForward, conv_net, mixing_mlp, numbers, tiny_mlp
+from r2et.explainers import EXPLAINERS, Explainer
+from r2et.models.smoothing import softened
+from r2et.objectives import METHODS, MethodEntry, Objective
+
+
+def mixing_conv() -> nn.Sequential:
+    model = conv_net()
+    model.insert(1, nn.BatchNorm2d(3).double())
+    model.insert(3, nn.Dropout2d(0.5))
+    model(3 * numbers(8, 1, 6, 6, seed=4) + 1)
+    return model
+
+
+def rounded() -> nn.Module:
+    smooth = softened(tiny_mlp(activation=nn.LeakyReLU), 3.0)
+    assert smooth is not None
+    return smooth
+
+
+# Every network is in training mode, as a network is while it is being trained.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "tanh": (tiny_mlp, (6,)),
+    "leaky": (lambda: tiny_mlp(activation=nn.LeakyReLU, classes=3), (6,)),
+    "rounded": (rounded, (6,)),
+    "batch norm and dropout": (mixing_mlp, (6,)),
+    "dropout in its forward": (DropoutInForward, (6,)),
+    "pictures": (conv_net, (1, 6, 6)),
+    "pictures with batch norm and dropout": (mixing_conv, (1, 6, 6)),
+}
+
+
+def brief(explain: Callable[..., Tensor]) -> Explainer:
+    """The same explainer with fewer places to visit, where it visits any."""
+    fewer = {"samples": 5, "points": 5}
+    asked = inspect.signature(explain).parameters
+    return partial(explain, **{name: count for name, count in fewer.items() if name in asked})
+
+
+every_explainer = pytest.mark.parametrize(
+    "explain", [*map(brief, EXPLAINERS.values())], ids=EXPLAINERS
+)
+every_network = pytest.mark.parametrize("network", NETWORKS)
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+# The default, at which everything passes at once, and chunks of two.
+every_size = pytest.mark.parametrize("settings", [{}, {"rows_at_once": 2}], ids=["whole", "chunks"])
+
+
+def case(network: str, count: int = 3) -> tuple[nn.Module, Tensor, Tensor]:
+    build, shape = NETWORKS[network]
+    return build(), numbers(count, *shape, seed=1), torch.arange(count) % 2
+
+
+def caller_state(model: nn.Module, *tensors: Tensor) -> list[Any]:
+    """Everything of the caller's that a computation could change behind its back."""
+    values = {**model.state_dict(), **{str(i): value for i, value in enumerate(tensors)}}
+    return [
+        copy.deepcopy({name: value.detach().clone() for name, value in values.items()}),
+        [part.training for part in model.modules()],
+        [value.requires_grad for value in (*model.parameters(), *tensors)],
+        [value.grad for value in (*model.parameters(), *tensors) if value.is_leaf],
+        [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()],
+        torch.random.get_rng_state(),
+        torch.is_grad_enabled(),
+    ]
+
+
+def same(before: list[Any], after: list[Any]) -> bool:
+    values, others = before[0], before[1:5]
+    return (
+        all(torch.equal(value, after[0][name]) for name, value in values.items())
+        and others == after[1:5]
+        and torch.equal(before[5], after[5])
+        and before[6] == after[6]
+    )
+
+
+# --- explainers ---
+
+
+@every_explainer
+@every_network
+@every_size
+def test_an_example_is_explained_alone(explain: Explainer, network: str, settings: Any) -> None:
+    model, x, y = case(network)
+    alone = [explain(model, x[i : i + 1], y[i : i + 1], **settings) for i in range(3)]
+    torch.testing.assert_close(explain(model, x, y, **settings), torch.cat(alone))
+    # And its slopes stay its own: by another example's input there are none.
+    x = x.requires_grad_()
+    first = explain(model, x, y, **settings)[0].sum()
+    if first.requires_grad:
+        (slopes,) = torch.autograd.grad(first, x, allow_unused=True, materialize_grads=True)
+        assert torch.equal(slopes[1:], torch.zeros_like(slopes[1:]))
+
+
+@every_explainer
+@every_network
+@every_size
+def test_an_explainer_changes_nothing_of_the_callers(
+    explain: Explainer, network: str, settings: Any
+) -> None:
+    for x_learns in (False, True):
+        model, x, y = case(network)
+        x = x.requires_grad_(x_learns)
+        before = caller_state(model, x, y)
+        found = explain(model, x, y, **settings)
+        assert same(before, caller_state(model, x, y))
+        # Differentiating, too, fills no .grad and moves no running statistics or random stream.
+        torch.autograd.grad(found.sum(), list(model.parameters()), allow_unused=True)
+        assert same(before, caller_state(model, x, y))
+
+
+@every_explainer
+@every_network
+def test_what_the_caller_switched_off_stays_off(explain: Explainer, network: str) -> None:
+    model, x, y = case(network)
+    list(model.modules())[-1].eval()
+    before = caller_state(model, x, y)
+    explain(model, x, y)
+    assert same(before, caller_state(model, x, y))
+
+
+@every_explainer
+@every_network
+def test_an_explanation_is_that_of_prediction_mode(explain: Explainer, network: str) -> None:
+    model, x, y = case(network)
+    found = explain(model, x, y)
+    assert torch.equal(found, explain(model.eval(), x, y))
+
+
+@every_explainer
+@every_network
+@every_size
+def test_an_explanation_follows_its_caller(explain: Explainer, network: str, settings: Any) -> None:
+    model, x, y = case(network)
+    recorded = explain(model, x, y, **settings)
+    assert recorded.requires_grad
+    with torch.no_grad():
+        plain = explain(model, x.clone().requires_grad_(), y, **settings)
+        assert not plain.requires_grad
+    torch.testing.assert_close(plain, recorded.detach())
+
+
+@every_explainer
+@every_network
+@every_size
+def test_frozen_weights_leave_the_inputs_slopes(
+    explain: Explainer, network: str, settings: Any
+) -> None:
+    model, x, y = case(network)
+
+    def slopes_by_x() -> Tensor:
+        at = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(explain(model, at, y, **settings).square().sum(), at)
+        return found
+
+    free = slopes_by_x()
+    frozen_model = model.requires_grad_(False)
+    torch.testing.assert_close(slopes_by_x(), free)
+    assert free.abs().sum() > 0
+    assert not any(weight.requires_grad for weight in frozen_model.parameters())
+
+
+@every_explainer
+@every_network
+def test_an_explanation_is_the_same_every_time(explain: Explainer, network: str) -> None:
+    model, x, y = case(network)
+    first = explain(model, x, y)
+    torch.rand(3)  # wherever the global stream may be
+    assert torch.equal(explain(model, x, y), first)
+
+
+@every_explainer
+@every_network
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_explanation_keeps_shape_and_format(
+    explain: Explainer, network: str, dtype: torch.dtype
+) -> None:
+    model, x, y = case(network)
+    found = explain(model.to(dtype), x.to(dtype), y)
+    assert found.shape == (len(x), x[0].numel())
+    assert found.dtype == dtype
+    assert (found >= 0).all()
+
+
+@every_explainer
+def test_single_precision_is_enough_for_the_same_explanation(explain: Explainer) -> None:
+    # The noise of SmoothGrad, too, is the same in both formats.
+    model, x, y = case("tanh")
+    double = explain(model, x, y)
+    single = explain(model.float(), x.float(), y)
+    torch.testing.assert_close(single.double(), double, rtol=1e-3, atol=1e-6)
+
+
+# --- training methods ---
+
+
+@every_method
+@every_network
+def test_a_method_reaches_every_weight(method: MethodEntry, network: str) -> None:
+    model, x, y = case(network)
+    loss, parts = Objective(model, method.build(k=2))(x, y)
+    assert loss.ndim == 0
+    assert "classification" in parts
+    assert all(part.isfinite() and not part.requires_grad for part in parts.values())
+    loss.backward()
+    for weight in model.parameters():
+        assert weight.grad is not None
+        assert weight.grad.isfinite().all()
+    assert sum(weight.grad.abs().sum() for weight in model.parameters()) > 0  # type: ignore[union-attr]
+
+
+@every_method
+@pytest.mark.parametrize("network", ["tanh", "leaky", "rounded", "pictures"])
+def test_an_example_is_penalised_alone(method: MethodEntry, network: str) -> None:
+    model, x, y = case(network)
+    objective = Objective(model, method.build(k=2))
+    together = objective(x, y)
+    alone = [objective(x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    torch.testing.assert_close(together.total, torch.stack([loss.total for loss in alone]).mean())
+    for name, part in together.parts.items():
+        torch.testing.assert_close(part, torch.stack([loss.parts[name] for loss in alone]).mean())
+
+
+@every_method
+@every_network
+def test_a_method_leaves_inputs_and_modes_alone(method: MethodEntry, network: str) -> None:
+    model, x, y = case(network)
+    before, modes = [x.clone(), y.clone()], [part.training for part in model.modules()]
+    Objective(model, method.build(k=2))(x, y).backward()
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+    assert not x.requires_grad
+    assert x.grad is None
+    assert [part.training for part in model.modules()] == modes
+
+
+@every_method
+@every_network
+def test_only_the_loss_moves_running_statistics(method: MethodEntry, network: str) -> None:
+    # Once for each batch, as plain training does: the penalties' own passes leave no trace.
+    model, x, y = case(network)
+    twin = copy.deepcopy(model)
+    Objective(model, method.build(k=2))(x, y).backward()
+    twin(x)
+    assert all(
+        torch.equal(value, other)
+        for value, other in zip(model.buffers(), twin.buffers(), strict=True)
+    )
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_method_keeps_the_number_format(method: MethodEntry, dtype: torch.dtype) -> None:
+    model, x, y = case("tanh")
+    loss, parts = Objective(model.to(dtype), method.build(k=2))(x.to(dtype), y)
+    assert {loss.dtype, *(part.dtype for part in parts.values())} == {dtype}
+
+
+@every_method
+@pytest.mark.parametrize("k", [0, 6])
+def test_a_k_that_splits_nothing_is_refused(method: MethodEntry, k: int) -> None:
+    model, x, y = case("tanh")
+    built = method.build(k=k)
+    if built.penalties:
+        with pytest.raises(ValueError, match="k must lie"):
+            Objective(model, built)(x, y)
+
+
+@every_method
+def test_a_method_has_words_for_itself(method: MethodEntry) -> None:
+    assert method.label
+    assert method.line
+    labels = [entry.label for entry in METHODS.values()]
+    assert labels.count(method.label) == 1
