@@ -11,7 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import Attack, Attacked, Budget, er_attack, flip_attack, mse_attack, strong_attack
+from r2et.attacks import (
+    ATTACKS,
+    Attack,
+    Attacked,
+    Budget,
+    er_attack,
+    flip_attack,
+    mse_attack,
+    strong_attack,
+)
 from r2et.data import Split
 from r2et.explainers import Explainer, gradient, log_odds, predicted, slope
 from r2et.metrics import METRICS, Case
@@ -56,6 +65,17 @@ class EvaluationSettings:
     record_every: int = 10
     er: Budget = field(default_factory=Budget)
     strong: StrongSettings = field(default_factory=StrongSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse settings under which nothing can be measured."""
+        if self.k < 1 or self.examples < 2 or self.decisions < 0 or self.record_every < 1:
+            raise ValueError(
+                "an evaluation needs k >= 1, examples >= 2, decisions >= 0 and record_every >= 1, "
+                f"got {self.k}, {self.examples}, {self.decisions} and {self.record_every}."
+            )
+        radii = (self.decision_radius, self.small_radius, *self.epsilons)
+        if not all(0 < radius < math.inf for radius in radii):
+            raise ValueError(f"the radii of an evaluation must be positive, got {radii}.")
 
 
 def evaluate(
@@ -114,8 +134,9 @@ def evaluate(
     measures = {name: float(each.double().mean()) for name, each in values.items()}
     measures["clean AUC"] = auc(model, whole, labels)
     measures["distinct sets"] = float(distinct_sets(before, settings.k))
-    for name, attacked in attacks.items():
-        measures[f"{name} attacked AUC"] = auc(model, attacked.x, truth)
+    if len(truth.unique()) > 1:  # of a rare class the attacked examples may show none
+        for name, attacked in attacks.items():
+            measures[f"{name} attacked AUC"] = auc(model, attacked.x, truth)
     return {
         "measures": measures,
         "intervals": {name: _interval(each) for name, each in values.items()},
@@ -146,6 +167,8 @@ def build_attack(
     radius: float | None = None,
 ) -> Attack:
     """The attack "er", "mse" or "strong" of these settings, ready for (model, x, y)."""
+    if name not in ATTACKS:
+        raise ValueError(f"an attack is one of {', '.join(ATTACKS)}, got {name!r}.")
     radius = settings.er.radius if radius is None else radius
     if name == "strong":
         return strong_attack(

@@ -2,29 +2,32 @@
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 
 def write_aside(path: Path, write: Callable[[Path], None]) -> Path:
     """The path, now holding all that `write` put into a file beside it, or unchanged on failure."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except OSError as problem:
-        raise ValueError(
-            f"cannot write {path}: {problem.strerror or problem}; choose a folder you can write to."
-        ) from problem
-    os.close(handle)
-    aside = Path(name)
-    try:
+        aside.touch()
         write(aside)
         os.replace(aside, path)
+    except OSError as problem:
+        raise _refusal(path, problem) from problem
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
     return path
+
+
+def _refusal(path: Path, problem: OSError) -> ValueError:
+    reason = problem.strerror or problem
+    return ValueError(f"cannot write {path}: {reason}; choose a folder you can write to.")
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -49,9 +52,7 @@ def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as problem:
-        raise ValueError(
-            f"cannot write {path}: {problem.strerror or problem}; choose a folder you can write to."
-        ) from problem
+        raise _refusal(path, problem) from problem
 
 
 def _ends_with_newline(path: Path) -> bool:

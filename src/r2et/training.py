@@ -228,7 +228,14 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     metadata = {"r2et": json.dumps(notes, sort_keys=True)}
-    write_aside(path, lambda aside: save_file(whole, aside, metadata=metadata))
+
+    def write(aside: Path) -> None:
+        try:
+            save_file(whole, aside, metadata=metadata)
+        except SafetensorError as problem:
+            raise OSError(str(problem)) from problem
+
+    write_aside(path, write)
 
 
 def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -315,7 +322,7 @@ def keeps_ranking(
     def accept(model: nn.Module) -> bool:
         device = next(model.parameters()).device
         with torch.no_grad():
-            after = explain(model, valid.x.to(device), labels.to(device)).cpu()
+            after = explain(model, valid.x.to(device), labels.to(device)).to(before.device)
         alike = float(precision_at_k(before, after, k).mean())
         score = auc(model, valid.x.to(device), valid.y.to(device))
         return alike >= least_precision and score >= least_auc

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from r2et.attacks import Budget
+from r2et.attacks import ATTACKS, Budget
 from r2et.evaluation import EvaluationSettings, StrongSettings
+from r2et.models import ACTIVATIONS
 from r2et.objectives import METHODS
 from r2et.training import FitSettings
 
@@ -27,15 +29,42 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def settings_from(kind: type[T], table: Mapping[str, Any], where: str) -> T:
-    """A settings record filled from a TOML table; a misspelt key stops the run."""
+    """A settings record filled from a TOML table; a misspelt key or a wrong type stops the run."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table of settings, got {table!r}.")
     known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    for key in table:
+    expected = get_type_hints(kind)
+    for key, value in table.items():
         if key not in known:
             raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")
+        if not _fits(value, expected[key]):
+            raise ValueError(f"{where}: {key!r} must be {_in_words(expected[key])}, got {value!r}.")
     try:
         return kind(**table)
     except TypeError as problem:
-        raise ValueError(f"{where} is incomplete or of the wrong type: {problem}.") from problem
+        raise ValueError(f"{where} is incomplete: {problem}.") from problem
+
+
+def _in_words(expected: Any) -> str:
+    if isinstance(expected, UnionType):
+        return " or ".join(_in_words(each) for each in get_args(expected) if each is not NoneType)
+    if get_origin(expected) is tuple:
+        return f"a list of which each is {_in_words(get_args(expected)[0])}"
+    words = {int: "a whole number", float: "a number", str: "a text"}
+    return words.get(expected, "a table")
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    """Whether a value is of an annotated type; whole numbers are numbers, booleans are not."""
+    if isinstance(expected, UnionType):
+        return any(_fits(value, each) for each in get_args(expected))
+    if get_origin(expected) is tuple:
+        return isinstance(value, tuple) and all(
+            _fits(each, get_args(expected)[0]) for each in value
+        )
+    if isinstance(value, bool):
+        return expected is bool
+    return isinstance(value, (int, float) if expected is float else expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +95,21 @@ class Recipe:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     methods: tuple[MethodPlan, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse names and numbers with which no run can end."""
+        for word, known in ((self.select_by, ATTACKS), (self.activation, ACTIVATIONS)):
+            if word not in known:
+                raise ValueError(
+                    f"recipe {self.name!r} asks for {word!r}: {nearest(word, list(known))}"
+                )
+        if min(self.seeds, self.least_steps) < 1 or self.valid_examples < 2:
+            raise ValueError(
+                f"recipe {self.name!r} needs seeds >= 1, least_steps >= 1 and valid_examples >= 2, "
+                f"got {self.seeds}, {self.least_steps} and {self.valid_examples}."
+            )
+        if min(self.hidden, default=1) < 1:
+            raise ValueError(f"recipe {self.name!r} needs layers of units, got {self.hidden}.")
+
     @property
     def digest(self) -> str:
         """A short fingerprint of all that changes the numbers of one row.
@@ -95,27 +139,40 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
     if "fit" in filled:
         filled["fit"] = settings_from(FitSettings, filled["fit"], f"[fit] of {where}")
     if "evaluation" in filled:
-        inner = dict(filled["evaluation"])
+        inner = filled["evaluation"]
+        inner = dict(inner) if isinstance(inner, Mapping) else inner
         for key, kind in {"er": Budget, "strong": StrongSettings}.items():
-            if key in inner:
+            if isinstance(inner, dict) and key in inner:
                 inner[key] = settings_from(kind, inner[key], f"[evaluation.{key}] of {where}")
         filled["evaluation"] = settings_from(EvaluationSettings, inner, f"[evaluation] of {where}")
-    plans = []
-    for settings in table.get("methods", []):
+    plans: list[MethodPlan] = []
+    for settings in _tables(table.get("methods", []), where):
         rest = dict(settings)
-        method = rest.pop("name", None)
+        method = str(rest.pop("name", None))
         if method not in METHODS:
             raise ValueError(
-                f"recipe {name!r} asks for an unknown method {method!r}: "
-                f"{nearest(str(method), list(METHODS))}"
+                f"{where} asks for an unknown method {method!r}: {nearest(method, list(METHODS))}"
             )
-        plans.append(MethodPlan(name=method, grid=expand(rest)))
+        if method in [plan.name for plan in plans]:
+            raise ValueError(
+                f"{where} lists {method!r} twice: give one entry lists of settings to choose among."
+            )
+        plan = MethodPlan(name=method, grid=expand(rest))
+        if not plan.grid:
+            raise ValueError(f"{where}, method {method!r}: a list of settings is empty.")
+        plans.append(plan)
     if not plans or plans[0].name != "vanilla":
         raise ValueError(f"recipe {name!r} must list 'vanilla' first: it sets the AUC to keep.")
     filled["methods"] = tuple(plans)
     recipe = settings_from(Recipe, filled, where)
     _try_methods(recipe)
     return recipe
+
+
+def _tables(listed: Any, where: str) -> list[Mapping[str, Any]]:
+    if not (isinstance(listed, list) and all(isinstance(each, Mapping) for each in listed)):
+        raise ValueError(f"{where} must list its methods as [[methods]] tables, got {listed!r}.")
+    return listed
 
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,15 +211,15 @@ def load_recipe(name: str, dataset: str) -> Recipe:
         path = Path(name)
         if not path.is_file():
             raise ValueError(f"there is no recipe file {name}: check the path.")
-        text, name = path.read_text(encoding="utf-8"), path.stem
+        content, name = path.read_bytes(), path.stem
     elif name in recipe_names():
         file = resources.files("r2et.experiments") / "recipes" / f"{name}.toml"
-        text = file.read_text(encoding="utf-8")
+        content = file.read_bytes()
     else:
         raise ValueError(f"unknown recipe {name!r}: {nearest(name, recipe_names())}")
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
+        table = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ValueError(f"recipe {name!r} is not valid TOML: {problem}.") from problem
     overrides = table.pop("for", {}).get(dataset, {})
     return recipe_from(name, {**table, **overrides})

@@ -59,6 +59,8 @@ def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS
     if not torch.isfinite(logits).all():
         raise ValueError("the model returned NaN or infinite logits: check its weights.")
 
+    labels = labels.to(logits.device)
+
     def against_rest(label: int) -> float:
         scores = log_odds(logits, torch.full_like(labels, label))
         return float(roc_auc_score((labels == label).cpu().numpy(), scores.cpu().numpy()))

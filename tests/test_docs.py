@@ -1,0 +1,39 @@
+"""What the documents say exists, exists."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAP = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
+ROWS = [line for line in MAP.splitlines() if line.startswith("|") and "::" in line]
+
+
+def test_the_map_has_rows() -> None:
+    assert len(ROWS) > 40
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_function_and_test_of_the_map_exists(row: str) -> None:
+    code, proof = re.findall(r"`([^`]+)`", row)[-2:]
+    module, _, name = f"r2et.{code}".rpartition(".")
+    assert hasattr(import_module(module), name), f"{code} does not exist"
+    file, _, test = proof.partition("::")
+    assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+
+
+def test_local_links_of_the_documents_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    share = float(re.findall(r"0\.\d+|1\.", capsys.readouterr().out)[-1])
+    assert 0.5 < share <= 1
