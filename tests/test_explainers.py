@@ -284,6 +284,22 @@ def test_chunks_serve_inputs_or_weights_alone(explain: Explainer) -> None:
 
 
 @every_explainer
+def test_chunks_refuse_other_weights_than_those_explained(explain: Explainer) -> None:
+    # A chunk is computed again when it is differentiated. With the weights exchanged (as
+    # functional calls do for the time of one call) or frozen by then, it would be another's.
+    model, x, y = tiny_mlp(), numbers(5, 6), torch.arange(5) % 2
+    frozen = explain(model, x, y, rows_at_once=2).sum()  # type: ignore[call-arg]
+    model[0].requires_grad_(False)
+    with pytest.raises(RuntimeError, match="exchanged or frozen"):
+        frozen.backward()
+    model[0].requires_grad_(True)
+    exchanged = explain(model, x, y, rows_at_once=2).sum()  # type: ignore[call-arg]
+    model[0].weight = nn.Parameter(numbers(5, 6, seed=8))
+    with pytest.raises(RuntimeError, match="exchanged or frozen"):
+        exchanged.backward()
+
+
+@every_explainer
 @pytest.mark.parametrize("rows_at_once", [1, 3, 8, 20])
 def test_no_more_rows_than_allowed_pass_together(explain: Explainer, rows_at_once: int) -> None:
     model, x, y = tiny_mlp(), numbers(9, 6).requires_grad_(), torch.arange(9) % 2

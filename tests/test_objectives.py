@@ -1,7 +1,7 @@
 import copy
 import math
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -407,21 +407,23 @@ def test_penalties_see_frozen_statistics_and_the_loss_does_not(shape: str) -> No
     # The loss is that of a forward pass in training mode, which moves the running statistics once;
     # the penalties are those of prediction mode with the statistics as moved.
     if shape == "rows":
-        model: nn.Module = mixing_mlp()
-        x = numbers(8, 6, seed=1)
+        model: nn.Module = mixing_mlp(classes=3)
+        x = numbers(40, 6, seed=1)
         model[3].p = 0.0  # dropout would make the two losses different draws
     else:
         model = conv_net()
         model.insert(1, nn.BatchNorm2d(3).double())
         x = numbers(8, 1, 6, 6, seed=1)
-    y, twin = classes(8), copy.deepcopy(model)
+    y, twin = classes(len(x)), copy.deepcopy(model)
     loss, parts = Objective(model, r2et(k=2, thickness=0.3, curvature=0.7))(x, y)
     logits = twin(x)
-    labels = logits.argmax(-1)
     for name, value in model.state_dict().items():
         assert torch.equal(value, twin.state_dict()[name])
     assert all(part.training for part in model.modules())
     twin.eval()
+    labels = twin(x).argmax(-1)
+    if shape == "rows":  # which class is explained is decided in prediction mode, too
+        assert not torch.equal(labels, logits.argmax(-1))
     saliency = gradient(twin, x, labels)
     thinness = -mean_gap(saliency, saliency.detach(), 2).mean()
     here = slope(twin, x, labels)
@@ -453,6 +455,18 @@ def test_a_loop_of_ones_own_lowers_the_loss(method: str) -> None:
         losses.append(loss.total.item())
     assert losses == sorted(losses, reverse=True)
     assert losses[3] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(lambda x: x[:, :1], "two or more classes"), (lambda x: x * torch.nan, "NaN or infinite")],
+)
+def test_answers_that_are_no_logits_are_refused(answer: Any, words: str) -> None:
+    model = tiny_mlp()
+    model.register_forward_hook(lambda module, inputs, output: answer(output))
+    for method in METHODS.values():
+        with pytest.raises(ValueError, match=words):
+            Objective(model, method.build(k=2))(numbers(4, 6), classes(4))
 
 
 # --- methods as data ---

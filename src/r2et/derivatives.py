@@ -24,18 +24,21 @@ def frozen_statistics(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
             part.training = True
 
 
+# What computes or learns something else in training, of torch's own layers.
+VARYING = (
+    nn.modules.batchnorm._NormBase,
+    nn.modules.dropout._DropoutNd,
+    nn.MultiheadAttention,
+    nn.RReLU,
+)
+
+
 def _may_differ(part: nn.Module) -> bool:
     """Whether a layer may compute something else in training: those known to, and all unknown."""
     if isinstance(part, nn.RNNBase):
         return part.dropout > 0  # cuDNN differentiates the others in training mode only
     known = type(part).__module__.startswith(("torch.nn.modules.", "r2et."))
-    return not known or isinstance(
-        part,
-        nn.modules.batchnorm._NormBase
-        | nn.modules.dropout._DropoutNd
-        | nn.MultiheadAttention
-        | nn.RReLU,
-    )
+    return not known or isinstance(part, VARYING)
 
 
 def gradient_of(values: Tensor, x: Tensor, *, create_graph: bool) -> Tensor:

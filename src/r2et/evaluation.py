@@ -11,16 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import (
-    ATTACKS,
-    Attack,
-    Attacked,
-    Budget,
-    er_attack,
-    flip_attack,
-    mse_attack,
-    strong_attack,
-)
+from r2et.attacks import Attack, Attacked, Budget, er_attack, flip_attack, mse_attack, strong_attack
 from r2et.data import Split
 from r2et.explainers import Explainer, gradient, log_odds, predicted, slope
 from r2et.metrics import METRICS, Case
@@ -30,6 +21,7 @@ from r2et.metrics.thickness import gaussian, thickness
 from r2et.randomness import stream
 from r2et.ranking import distinct_sets, order
 
+EVALUATED = ("er", "mse", "strong")
 PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
 PER_MODEL = ("dffot", "comp", "suff", "hessian norm", "saliency norm", "tie")
 SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
@@ -41,9 +33,9 @@ class StrongSettings:
     """Effort of the strong attack."""
 
     restarts: int = 2
-    steps: int = 30
+    steps: int = 40
     points: int = 400
-    refinements: int = 150
+    refinements: int = 200
     sharpness: tuple[float, ...] = (2.0, 8.0)
 
 
@@ -99,12 +91,14 @@ def evaluate(
 
     attacks = {
         name: build_attack(name, settings, explain=explain, seed=seed)(model, x, y)
-        for name in ("er", "mse", "strong")
+        for name in EVALUATED
     }
-    radii = sorted(radius for radius in settings.epsilons if radius < settings.er.radius)
+    wanted = {*settings.epsilons, settings.decision_radius}
+    radii = sorted(radius for radius in wanted if radius < settings.er.radius)
     curve = strong_curve(model, x, y, radii, settings, explain=explain, seed=seed)
     attacks["strong"] = most_damaging([*attacks.values(), *curve.values()])
     curve[settings.er.radius] = attacks["strong"]
+    told = curve[min(settings.decision_radius, settings.er.radius)]
 
     values: dict[str, Tensor] = {}
     for name, attacked in attacks.items():
@@ -145,7 +139,7 @@ def evaluate(
             "profile": profile_of(before),
             "scatter": scatter_of(attacks["er"], values),
         },
-        "decisions": told_decisions(model, split, settings, explain=explain, seed=seed),
+        "decisions": told_decisions(model, split, y, told, settings),
         "examples": len(x),
         "features": before.shape[-1],
         "k": settings.k,
@@ -166,9 +160,9 @@ def build_attack(
     seed: int = 0,
     radius: float | None = None,
 ) -> Attack:
-    """The attack "er", "mse" or "strong" of these settings, ready for (model, x, y)."""
-    if name not in ATTACKS:
-        raise ValueError(f"an attack is one of {', '.join(ATTACKS)}, got {name!r}.")
+    """One of the attacks EVALUATED with these settings, ready for (model, x, y)."""
+    if name not in EVALUATED:
+        raise ValueError(f"an attack is one of {', '.join(EVALUATED)}, got {name!r}.")
     radius = settings.er.radius if radius is None else radius
     if name == "strong":
         return strong_attack(
@@ -281,25 +275,13 @@ def _short(values: Tensor) -> list[float]:
 
 
 def told_decisions(
-    model: nn.Module,
-    split: Split,
-    settings: EvaluationSettings,
-    *,
-    explain: Explainer,
-    seed: int,
+    model: nn.Module, split: Split, y: Tensor, attacked: Attacked, settings: EvaluationSettings
 ) -> list[dict[str, Any]]:
-    """The first test decisions with their reasons before and after a small strong attack."""
-    if not settings.decisions:
-        return []
-    device = next(model.parameters()).device
-    x = split.test.x[: settings.decisions].double().to(device)
-    y = predicted(model, x)
-    radius = settings.decision_radius
-    attacked = build_attack("strong", settings, explain=explain, seed=seed, radius=radius)(
-        model, x, y
-    )
+    """The first test decisions with their reasons before and after an attack on all of them."""
+    count = min(settings.decisions, len(y))
+    x, y = split.test.x[:count].to(attacked.x), y[:count]
     with torch.no_grad():
-        sure = [torch.sigmoid(log_odds(model(each), y)) for each in (x, attacked.x)]
+        sure = [torch.sigmoid(log_odds(model(each), y)) for each in (x, attacked.x[:count])]
     return [
         {
             "row": int(split.test.rows[number]),

@@ -177,8 +177,18 @@ class _Recomputed(torch.autograd.Function):
 def _recomputed(function: Function, model: nn.Module, x: Tensor) -> Tensor:
     """function(x) whose graph is built only while it is being differentiated: like function(x)."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
+
+    def again(x: Tensor) -> Tensor:
+        now = [weight for weight in model.parameters() if weight.requires_grad]
+        if len(now) != len(weights) or any(a is not b for a, b in zip(now, weights, strict=True)):
+            raise RuntimeError(
+                "the model's weights were exchanged or frozen before an explanation was "
+                "differentiated: do it afterwards, or raise rows_at_once above all its rows."
+            )
+        return function(x)
+
     if torch.is_grad_enabled() and (x.requires_grad or weights):
-        result: Tensor = _Recomputed.apply(function, x, *weights)  # type: ignore[no-untyped-call]
+        result: Tensor = _Recomputed.apply(again, x, *weights)  # type: ignore[no-untyped-call]
         return result
     with torch.no_grad():
         return function(x)

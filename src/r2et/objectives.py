@@ -22,20 +22,17 @@ Gap = Literal["plain", "exponential", "normalised"]
 class Look:
     """A batch as a model sees it; what several penalties need is computed once for all of them.
 
-    y is the predicted class, the one that is explained.
+    `logits` are computed from x, with a graph; y is the predicted class, the one explained.
     """
 
-    def __init__(
-        self, model: nn.Module, x: Tensor, y: Tensor, logits: Tensor | None = None
-    ) -> None:
-        self.model, self.x, self.y, self._logits = model, x, y, logits
+    def __init__(self, model: nn.Module, x: Tensor, logits: Tensor) -> None:
+        self.model, self.x, self.logits = model, x, logits
+        self.y = logits.detach().argmax(-1)
 
     @cached_property
     def slope(self) -> Tensor:
         """Gradient of the predicted probability, differentiable: like x."""
-        if self._logits is None:
-            return slope(self.model, self.x, self.y)
-        return slope_of(self._logits, self.x, self.y)
+        return slope_of(self.logits, self.x, self.y)
 
 
 Penalty = Callable[[Look], Tensor]
@@ -88,12 +85,13 @@ class Objective(nn.Module):
         parts = {"classification": _mean(F.cross_entropy(logits, y, reduction="none"), weights)}
         total = parts["classification"]
         if self.method.penalties:
-            labels = logits.detach().argmax(-1)
             with frozen_statistics(self.model) as switched:
-                # Logits of batch statistics are good for the loss only: examples mix in them.
-                # Logits without a graph have no slope.
-                shared = None if switched or not torch.is_grad_enabled() else logits
-                look = Look(self.model, x, labels, shared)
+                if switched or not torch.is_grad_enabled():
+                    # Logits of batch statistics are good for the loss only: examples mix in them,
+                    # and the class they favour need not be the one the model will predict.
+                    with torch.enable_grad():
+                        logits = self.model(x)
+                look = Look(self.model, x, logits)
                 for name, weight, penalty in self.method.penalties:
                     parts[name] = _mean(penalty(look), weights)
                     total = total + weight * parts[name]

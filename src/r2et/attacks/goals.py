@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from r2et.ranking import facing_weights, lead_weights, top_k_mask
+from r2et.ranking import lead_weights, top_k_mask
 
 Goal = Callable[[Tensor], Tensor]
 
@@ -16,10 +16,15 @@ def ranking_goal(before: Tensor, k: int) -> Goal:
     return lambda saliency: (saliency * weights).sum(-1)
 
 
-def facing_goal(before: Tensor, k: int, pairs: int | None = None) -> Goal:
-    """Mean gap of the pairs facing each other across the k-th place of the clean ranking."""
-    weights = facing_weights(before, k, pairs)
-    return lambda saliency: (saliency * weights).sum(-1)
+def closest_goal(before: Tensor, k: int) -> Goal:
+    """Gap of the pair nearest to changing places: lowest of the top k, highest of the rest."""
+    top = top_k_mask(before, k)
+
+    def gap(saliency: Tensor) -> Tensor:
+        lowest = saliency.masked_fill(~top, torch.inf).amin(-1)
+        return lowest - saliency.masked_fill(top, -torch.inf).amax(-1)
+
+    return gap
 
 
 def threshold_goal(before: Tensor, k: int, temperature: float) -> Goal:

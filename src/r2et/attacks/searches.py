@@ -77,24 +77,42 @@ class BestSoFar:
         self.history = [self.precision.clone()]
         self.first_flip = torch.full_like(y, torch.iinfo(torch.long).max)
 
-    def offer(self, x: Tensor, saliency: Tensor | None = None) -> Tensor:
-        """Keep each input that is better than the best so far; which were, (B,) booleans."""
+    def offer(self, x: Tensor, saliency: Tensor | None = None) -> None:
+        """Keep each input (B, ...) that is better than the best so far."""
+        self.offer_all(x[None], None if saliency is None else saliency[None])
+
+    def offer_all(self, places: Tensor, saliency: Tensor | None = None) -> None:
+        """Keep, of several inputs for each example (S, B, ...), each that is the best so far."""
+        copies = len(places)
+        shape = (copies, len(self.y))
+        rows, labels = places.flatten(0, 1), self.y.repeat(copies)
         with torch.no_grad():
-            saliency = self.explain(self.model, x, self.y) if saliency is None else saliency
-            kept = (self.top & top_k_mask(saliency, self.k)).sum(-1)
-            precision = kept.to(saliency.dtype) / self.k
+            if saliency is None:
+                saliency = self.explain(self.model, rows, labels).unflatten(0, shape)
+            kept = self.attacked & keeps(self.model, rows, labels).view(shape)
+            left = (self.top & top_k_mask(saliency, self.k)).sum(-1)
             size = saliency.abs().sum(-1)
             gap = (saliency * self.across).sum(-1) / torch.where(size > 0, size, 1.0)
-            # Between kinks a (Leaky)ReLU network's gap changes by rounding only, which must not
-            # decide: it differs with the company of an example.
-            nearer = gap < self.gap - 1000 * torch.finfo(gap.dtype).eps
-            better = (precision < self.precision) | ((precision == self.precision) & nearer)
-            better = better & self.attacked & keeps(self.model, x, self.y)
+            for number in range(copies):
+                self._consider(
+                    places[number],
+                    saliency[number],
+                    left[number].to(saliency.dtype) / self.k,
+                    gap[number],
+                    kept[number],
+                )
+
+    def _consider(
+        self, x: Tensor, saliency: Tensor, precision: Tensor, gap: Tensor, kept: Tensor
+    ) -> None:
+        # Between kinks a (Leaky)ReLU network's gap changes by rounding only, which must not
+        # decide: it differs with the company of an example.
+        nearer = gap < self.gap - torch.finfo(gap.dtype).eps ** 0.75
+        better = kept & ((precision < self.precision) | ((precision == self.precision) & nearer))
         self.x = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), x, self.x)
         self.after = torch.where(better[:, None], saliency, self.after)
         self.precision = torch.where(better, precision, self.precision)
         self.gap = torch.where(better, gap, self.gap)
-        return better
 
     def tick(self, steps: int) -> None:
         """Note P@k after `steps` more steps."""

@@ -14,13 +14,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.goals import Goal, facing_goal, ranking_goal, relative, threshold_goal
+from r2et.attacks.goals import Goal, closest_goal, ranking_goal, relative, threshold_goal
 from r2et.attacks.records import Attack, Attacked
 from r2et.attacks.searches import BestSoFar, Bounds, clip, keeps, one_of, projected_descent
 from r2et.attacks.single import in_batches
 from r2et.explainers import Explainer, Quantity, gradient
 from r2et.models.smoothing import softened
 from r2et.randomness import ball_offsets, stream
+
+TOGETHER = 10  # random points of each example that are tried at once
 
 
 def strong_attack(
@@ -30,10 +32,10 @@ def strong_attack(
     radius: float = 1.0,
     bounds: Bounds | None = None,
     restarts: int = 2,
-    steps: int = 30,
+    steps: int = 40,
     sharpness: Sequence[float] = (2.0, 8.0),
     points: int = 400,
-    refinements: int = 150,
+    refinements: int = 200,
     seed: int = 0,
     rows_at_once: int = 4096,
 ) -> Attack:
@@ -46,21 +48,24 @@ def strong_attack(
         best = BestSoFar(model, explain, x, y, k)
         _random_points(best, x, radius, bounds, points, seed)
         best.tick(1)
-        goals: list[Goal] = [
-            relative(ranking_goal(best.before, k)),
-            relative(facing_goal(best.before, k)),
-            threshold_goal(best.before, k, temperature=0.3),
-        ]
         for guide, look in _guides(model, explain, sharpness):
-            for goal in goals:
-                for start in _starts(best, x, radius, bounds, restarts, seed):
-                    _descend(best, guide, look, goal, x, start, radius, bounds, steps)
+            starts = _starts(best, x, radius, bounds, restarts, seed)
+            _descend(best, guide, look, x, starts, radius, bounds, steps)
             best.tick(1)
         _random_moves(best, x, radius, bounds, refinements, seed)
         best.tick(1)
         return best.result()
 
     return in_batches(attack, rows_at_once)
+
+
+def _goals(before: Tensor, k: int) -> list[Goal]:
+    """What the descents lower, each on its own copies of the examples."""
+    return [
+        relative(ranking_goal(before, k)),
+        relative(closest_goal(before, k)),
+        threshold_goal(before, k, temperature=0.3),
+    ]
 
 
 def _guides(
@@ -84,40 +89,50 @@ def _of(explain: Explainer, quantity: Quantity) -> Explainer:
 
 def _starts(
     best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, restarts: int, seed: int
-) -> Iterator[Tensor]:
-    """The best input so far, then random points of the ball whose prediction is kept."""
-    yield best.x
+) -> Tensor:
+    """The best input so far and random points of the ball that keep the prediction: (S, B, ...)."""
+    starts = [best.x]
     for offset in ball_offsets(one_of(x), radius, restarts, stream(seed, "restarts")):
         start = clip(x + offset, x, radius, bounds)
         kept = keeps(best.model, start, best.y).view(-1, *(1,) * (x.ndim - 1))
-        yield torch.where(kept, start, x)
+        starts.append(torch.where(kept, start, x))
+    return torch.stack(starts)
 
 
 def _descend(
     best: BestSoFar,
     guide: nn.Module,
     look: Explainer,
-    goal: Goal,
     x: Tensor,
-    start: Tensor,
+    starts: Tensor,
     radius: float,
     bounds: Bounds | None,
     steps: int,
 ) -> None:
-    """Follow a guide's slope with shrinking steps, offering every second input to the judge."""
+    """Lower every goal from every start along a guide's slope, all of them as one batch.
+
+    Steps shrink; every second input is offered to the judge.
+    """
+    goals = _goals(best.before.repeat(len(starts), 1), best.k)
+    copies = len(goals) * len(starts)
+    labels = best.y.repeat(copies)
+
+    def loss(points: Tensor) -> Tensor:
+        saliency = look(guide, points, labels).tensor_split(len(goals))
+        return torch.cat([goal(part) for goal, part in zip(goals, saliency, strict=True)])
 
     def watch(step: int, found: Tensor) -> None:
         if step % 2 == 0 or step == steps:
-            best.offer(found)
+            best.offer_all(found.view(copies, *x.shape))
 
     projected_descent(
-        lambda point: goal(look(guide, point, best.y)),
-        x,
-        start=start,
+        loss,
+        x.repeat(copies, *(1,) * (x.ndim - 1)),
+        start=starts.flatten(0, 1).repeat(len(goals), *(1,) * (x.ndim - 1)),
         radius=radius,
         lengths=[radius * shrinking(step / steps) for step in range(steps)],
         bounds=bounds,
-        allowed=partial(keeps, best.model, y=best.y),
+        allowed=partial(keeps, best.model, y=labels),
         watch=watch,
     )
 
@@ -133,13 +148,16 @@ def _random_points(
     """Points on the surface of the ball and within it, no slope used."""
     half = points // 2
     generator = stream(seed, "points")
-    for offset in torch.cat(
+    offsets = torch.cat(
         [
             ball_offsets(one_of(x), radius, half, generator, surface=True),
             ball_offsets(one_of(x), radius, points - half, generator),
         ]
-    ):
-        best.offer(clip(x + offset, x, radius, bounds))
+    )
+    for some in offsets.split(TOGETHER):
+        places = (x + some[:, None]).flatten(0, 1)
+        centres = x.repeat(len(some), *(1,) * (x.ndim - 1))
+        best.offer_all(clip(places, centres, radius, bounds).view(len(some), *x.shape))
 
 
 def _random_moves(

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from r2et.attacks import ATTACKS, Budget
-from r2et.evaluation import EvaluationSettings, StrongSettings
+from r2et.attacks import Budget
+from r2et.evaluation import EVALUATED, EvaluationSettings, StrongSettings
 from r2et.models import ACTIVATIONS
 from r2et.objectives import METHODS
 from r2et.training import FitSettings
@@ -97,7 +97,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse names and numbers with which no run can end."""
-        for word, known in ((self.select_by, ATTACKS), (self.activation, ACTIVATIONS)):
+        for word, known in ((self.select_by, EVALUATED), (self.activation, ACTIVATIONS)):
             if word not in known:
                 raise ValueError(
                     f"recipe {self.name!r} asks for {word!r}: {nearest(word, list(known))}"

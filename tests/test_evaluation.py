@@ -1,0 +1,436 @@
+import copy
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from closed_form import numbers
+from r2et.attacks import Attacked, Budget
+from r2et.data import Split, load
+from r2et.evaluation import (
+    EVALUATED,
+    EvaluationSettings,
+    StrongSettings,
+    build_attack,
+    changes,
+    curve_of,
+    evaluate,
+    most_damaging,
+    one_hot_groups,
+    profile_of,
+    reasons,
+    strong_curve,
+)
+from r2et.explainers import gradient, predicted
+from r2et.metrics.sensitivity import null_share
+from r2et.models import MODELS
+from r2et.objectives import Method
+from r2et.randomness import stream
+from r2et.training import FitSettings, fit
+
+SETTINGS = EvaluationSettings(
+    k=4,
+    examples=40,
+    decisions=3,
+    epsilons=(0.1, 0.4, 2.0),
+    record_every=2,
+    er=Budget(radius=1.0, step=0.1, steps=12),
+    strong=StrongSettings(restarts=0, steps=4, points=10, refinements=5, sharpness=(4.0,)),
+)
+
+
+@cache
+def split() -> Split:
+    whole = load("compas")
+    return replace(whole, name="slice", x=whole.x[:400], y=whole.y[:400]).split(0)
+
+
+@cache
+def network() -> nn.Module:
+    part = split()
+    untrained = MODELS["mlp"](16, 2, generator=stream(0, "test"))
+    settings = FitSettings(epochs=30, batch=32, schedule="constant")
+    return fit(untrained, part.train, part.valid, Method(), settings)[0]
+
+
+@cache
+def row() -> dict[str, Any]:
+    return evaluate(network(), split(), SETTINGS)
+
+
+def scaled(factor: float) -> nn.Module:
+    """The same network with all logits times a factor."""
+    model = copy.deepcopy(network())
+    with torch.no_grad():
+        for weight in list(model.parameters())[-2:]:
+            weight.mul_(factor)
+    return model
+
+
+# --- the row ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1.0, 1000.0, 0.0], ids=["plain", "saturated", "constant"])
+def test_a_row_can_be_written_down(factor: float) -> None:
+    # A saturated network has slopes of 1e-300, a constant one explains nothing at all.
+    found = row() if factor == 1 else evaluate(scaled(factor), split(), SETTINGS)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["examples"] == 40
+    assert found["features"] == 16
+    assert found["k"] == 4
+    if factor == 0:
+        assert found["measures"]["tie"] == 1
+        assert found["series"]["profile"] == {"median": [], "low": [], "high": []}
+
+
+UNDER_ATTACK = {
+    "precision@k": (0.0, 1.0),
+    "pearson": (-1.0, 1.0),
+    "kendall": (-1.0, 1.0),
+    "spearman": (-1.0, 1.0),
+    "mse": (0.0, math.inf),
+    "sen": (0.0, 0.0),  # every attack keeps the prediction
+    "thickness": (0.0, 1.0),
+    "attacked AUC": (0.0, 1.0),
+}
+OF_A_MODEL = {
+    "clean AUC": (0.0, 1.0),
+    "dffot": (1 / 16, 1.0),
+    "comp": (0.0, 1.0),
+    "suff": (0.0, 1.0),
+    "hessian norm": (0.0, math.inf),
+    "saliency norm": (0.0, math.inf),
+    "tie": (0.0, 1.0),
+    "flippable": (0.0, 1.0),
+    "null share": (0.0, 1.0),
+    "gaussian thickness": (0.0, 1.0),
+    "distinct sets": (1.0, 40.0),
+}
+
+
+def test_every_measure_is_within_its_range() -> None:
+    measures = row()["measures"]
+    ranges = {
+        f"{attack} {name}": within for attack in EVALUATED for name, within in UNDER_ATTACK.items()
+    }
+    ranges |= OF_A_MODEL
+    assert measures.keys() == ranges.keys()
+    for name, (low, high) in ranges.items():
+        assert low <= measures[name] <= high, name
+    assert measures["distinct sets"] == round(measures["distinct sets"])
+    assert measures["clean AUC"] > 0.6
+
+
+def test_intervals_hold_their_means() -> None:
+    found = row()
+    single = {"clean AUC", "distinct sets", *(f"{name} attacked AUC" for name in EVALUATED)}
+    assert found["intervals"].keys() == found["measures"].keys() - single
+    for name, (low, high) in found["intervals"].items():
+        assert low <= found["measures"][name] <= high, name
+
+
+def test_the_strong_attack_is_never_the_weaker_one() -> None:
+    measures = row()["measures"]
+    assert measures["strong precision@k"] <= measures["er precision@k"] < 1
+    assert measures["strong precision@k"] <= measures["mse precision@k"]
+    assert measures["strong precision@k"] < measures["er precision@k"]
+
+
+def test_the_curve_falls_with_the_radius() -> None:
+    curve = row()["series"]["curve"]
+    assert curve["epsilon"] == [0.0, 0.1, 0.25, 0.4, 1.0]  # 2.0 is beyond the budget
+    for name in ("strong", "er"):
+        assert curve[name][0] == 1
+        assert curve[name] == sorted(curve[name], reverse=True)
+        assert curve[name][-1] == row()["measures"][f"{name} precision@k"] < 1
+    assert all(a <= b for a, b in zip(curve["strong"][-1:], curve["er"][-1:], strict=True))
+
+
+def test_the_profile_falls_from_one() -> None:
+    profile = row()["series"]["profile"]
+    for name in ("low", "median", "high"):
+        assert len(profile[name]) == 16
+        assert profile[name][0] == 1
+        assert profile[name] == sorted(profile[name], reverse=True)
+    triples = zip(profile["low"], profile["median"], profile["high"], strict=True)
+    assert all(low <= median <= high for low, median, high in triples)
+
+
+def test_the_scatter_has_a_dot_for_each_example() -> None:
+    scatter = row()["series"]["scatter"]
+    assert len(scatter["first flip"]) == len(scatter["thickness"]) == 40
+    assert scatter["last step"] == 12
+    never = sum(step > 12 for step in scatter["first flip"]) / 40
+    assert scatter["never flipped"] == never
+    assert 0 < never < 1
+    assert all(1 <= step <= 13 for step in scatter["first flip"])
+    assert all(-1 <= value <= 1 for value in scatter["correlation"].values())
+
+
+def test_a_row_depends_on_seed_and_model_only() -> None:
+    model = copy.deepcopy(network())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(1)
+    dice = torch.get_rng_state()
+    again, other = (evaluate(model, split(), SETTINGS, seed=seed) for seed in (0, 1))
+    assert torch.equal(torch.get_rng_state(), dice)
+    assert model.training
+    for name, value in model.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, before[name])
+    assert {**again, "seconds": 0} == {**row(), "seconds": 0}
+    assert again["measures"]["mse precision@k"] != other["measures"]["mse precision@k"] or (
+        again["decisions"] != other["decisions"]
+    )
+    assert again["measures"]["er precision@k"] == other["measures"]["er precision@k"]
+
+
+def test_a_linear_model_is_stable_by_construction() -> None:
+    model = MODELS["logistic"](16, 2, generator=stream(0, "test"))
+    found = evaluate(model, split(), SETTINGS)
+    for attack in EVALUATED:
+        assert found["measures"][f"{attack} precision@k"] == 1
+        assert found["measures"][f"{attack} thickness"] == 1
+    assert found["measures"]["distinct sets"] == 1
+    assert found["series"]["scatter"]["never flipped"] == 1
+
+
+def test_examples_of_one_class_leave_only_the_attacked_auc_out() -> None:
+    part = split()
+    test = part.test
+    order = test.y.argsort(stable=True)
+    sorted_test = replace(test, rows=test.rows[order], x=test.x[order], y=test.y[order])
+    assert (sorted_test.y[:10] == 0).all()
+    found = evaluate(
+        network(), replace(part, test=sorted_test), replace(SETTINGS, examples=10, decisions=0)
+    )
+    json.dumps(found, allow_nan=False)
+    left_out = row()["measures"].keys() - found["measures"].keys()
+    assert left_out == {f"{name} attacked AUC" for name in EVALUATED}
+    assert found["decisions"] == []
+
+
+def test_more_examples_than_there_are_are_all_there_are() -> None:
+    few = replace(SETTINGS, examples=9999, decisions=1)
+    assert evaluate(network(), split(), few)["examples"] == len(split().test) == 60
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0},
+        {"examples": 1},
+        {"decisions": -1},
+        {"record_every": 0},
+        {"epsilons": (0.1, 0.0)},
+        {"small_radius": -0.1},
+        {"decision_radius": math.nan},
+    ],
+)
+def test_settings_under_which_nothing_is_measured_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"an evaluation"):
+        replace(SETTINGS, **wrong)
+
+
+def test_a_k_of_all_features_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"k must lie in 1\.\.15"):
+        evaluate(network(), split(), replace(SETTINGS, k=16))
+
+
+# --- attacks put together ---------------------------------------------------------------------
+
+
+def attacked(precision: list[float], value: float) -> Attacked:
+    """Made-up results that can be told apart by `value`."""
+    count = len(precision)
+    whole = torch.full((count, 3), value)
+    return Attacked(
+        x=whole,
+        before=torch.zeros(count, 3),
+        after=whole + 0.5,
+        precision=torch.tensor(precision),
+        history=torch.ones(2, count),
+        steps=torch.arange(2),
+        first_flip=torch.full((count,), int(value)),
+    )
+
+
+def test_the_most_damaging_input_of_each_example_is_taken() -> None:
+    parts = [attacked([1.0, 0.5, 0.5], 1), attacked([0.5, 0.5, 1.0], 2), attacked([0.5, 0.0, 1], 3)]
+    merged = most_damaging(parts)
+    assert merged.precision.tolist() == [0.5, 0.0, 0.5]
+    assert merged.x[:, 0].tolist() == [2.0, 3.0, 1.0]  # the first of equals
+    assert merged.after[:, 0].tolist() == [2.5, 3.5, 1.5]
+    assert torch.equal(merged.history, parts[0].history)
+    assert most_damaging(parts[:1]) is parts[0]
+
+
+def test_together_attacks_are_as_strong_as_the_strongest_of_them() -> None:
+    model = copy.deepcopy(network()).double().eval()
+    x = split().test.x[:40].double()
+    y = predicted(model, x)
+    alone = {name: build_attack(name, SETTINGS)(model, x, y) for name in EVALUATED}
+    merged = most_damaging(list(alone.values()))
+    for result in alone.values():
+        assert (merged.precision <= result.precision).all()
+    lowest = torch.stack([result.precision for result in alone.values()]).min(0).values
+    assert torch.equal(merged.precision, lowest)
+    assert (predicted(model, merged.x) == y).all()
+    with torch.no_grad():
+        torch.testing.assert_close(merged.after, gradient(model, merged.x, y))
+    curve = strong_curve(model, x, y, [0.1, 0.4], SETTINGS, explain=gradient, seed=0)
+    assert (curve[0.4].precision <= curve[0.1].precision).all()
+    for radius, result in curve.items():
+        assert ((result.x - x).norm(dim=-1) <= radius).all()
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_an_attack_is_built_by_its_settings(name: str) -> None:
+    model = copy.deepcopy(network()).double().eval()
+    x = split().test.x[:10].double()
+    y = predicted(model, x)
+    found = build_attack(name, SETTINGS, radius=0.3)(model, x, y)
+    assert 0.1 < (found.x - x).norm(dim=-1).max() <= 0.3
+    if name != "strong":
+        assert found.steps.tolist() == [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_an_unknown_attack_is_refused() -> None:
+    with pytest.raises(ValueError, match="an attack is one of er, mse, strong, got 'strnog'"):
+        build_attack("strnog", SETTINGS)
+
+
+def test_the_walk_is_read_where_it_was() -> None:
+    # ERAttack is at distance 0.1 after each step: P@k at radius 0.25 is that after two steps.
+    walked = replace(
+        attacked([0.2, 0.4], 1),
+        history=torch.tensor([[1.0, 1.0], [0.8, 1.0], [0.4, 0.6], [0.2, 0.4]]),
+        steps=torch.arange(4),
+    )
+    settings = replace(SETTINGS, er=Budget(radius=0.3, step=0.1, steps=3))
+    strong = {0.25: attacked([0.0, 0.5], 2), 0.05: attacked([0.5, 1.0], 3)}
+    curve = curve_of(walked, strong, settings)
+    assert curve["epsilon"] == [0.0, 0.05, 0.25]
+    assert curve["strong"] == [1.0, 0.75, 0.25]
+    assert curve["er"] == pytest.approx([1.0, 1.0, 0.5])
+    full = curve_of(walked, {0.3: attacked([0.0, 0.5], 2)}, settings)
+    assert full["er"] == pytest.approx([1.0, 0.3])  # 3 x 0.1 is 0.3 despite rounding
+
+
+def test_the_profile_is_of_shares_of_the_largest() -> None:
+    before = torch.tensor([[4.0, 1.0, 2.0], [0.0, 0.0, 0.0], [1.0, 10.0, 5.0]]).double()
+    # The all-zero explanation has no shape; the others are 1, .5, .25 and 1, .5, .1.
+    profile = profile_of(before)
+    assert profile["median"] == pytest.approx([1.0, 0.5, 0.175])
+    assert profile["low"] == pytest.approx([1.0, 0.5, 0.1375])
+    assert profile["high"] == pytest.approx([1.0, 0.5, 0.2125])
+
+
+# --- what data cannot do ----------------------------------------------------------------------
+
+
+def slow_null_share(slope: Tensor, groups: list[list[int]]) -> list[float]:
+    """Squared length of the projection on all group directions over that of the slope."""
+    basis = torch.zeros(slope.shape[1], len(groups), dtype=torch.float64)
+    for place, group in enumerate(groups):
+        basis[group, place] = 1.0
+    shares = []
+    for row in slope:
+        fitted = basis @ torch.linalg.lstsq(basis, row[:, None]).solution
+        shares.append(float((fitted**2).sum() / (row**2).sum()))
+    return shares
+
+
+def test_the_null_share_is_a_projection() -> None:
+    groups = one_hot_groups(split())
+    assert groups == [[0, 1, 2], [3, 4, 5, 6]]
+    for slope in (numbers(6, 16), numbers(6, 16).abs()):
+        found = null_share(slope, groups)
+        torch.testing.assert_close(found, torch.tensor(slow_null_share(slope, groups)).double())
+
+
+def test_the_null_share_of_a_model_is_that_of_its_margin() -> None:
+    model = copy.deepcopy(network()).double().eval()
+    x = split().test.x[:40].double().requires_grad_()
+    logits = model(x)
+    (slope,) = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), x)
+    slow = slow_null_share(slope, [[0, 1, 2], [3, 4, 5, 6]])
+    assert row()["measures"]["null share"] == pytest.approx(sum(slow) / 40)
+
+
+# --- decisions in words -----------------------------------------------------------------------
+
+
+def test_a_decision_is_told_in_words() -> None:
+    part, dataset = split(), split().dataset
+    decisions = row()["decisions"]
+    assert len(decisions) == 3
+    model = copy.deepcopy(network()).double().eval()
+    x = part.test.x[:3].double()
+    y = predicted(model, x)
+    probability = model(x).detach().softmax(-1).gather(-1, y[:, None])[:, 0]
+    with torch.no_grad():
+        before = gradient(model, x, y)
+    for number, decision in enumerate(decisions):
+        assert decision["row"] == int(part.test.rows[number])
+        raw = dataset.x[decision["row"]]
+        assert {each["name"]: each["before"] for each in decision["values"]} == (
+            dataset.describe(raw)
+        )
+        assert [each["name"] for each in decision["values"]] == list(dataset.group_names)
+        assert decision["predicted"] == dataset.classes[int(y[number])]
+        assert decision["actual"] == dataset.classes[int(dataset.y[decision["row"]])]
+        assert decision["probability"][0] == pytest.approx(float(probability[number]))
+        assert all(0.5 <= each <= 1 for each in decision["probability"])
+        assert 0 < decision["distance"] <= 0.25
+        moved = math.hypot(*(each["moved"] for each in decision["values"]))
+        assert moved == pytest.approx(decision["distance"], abs=1e-3)
+        order = before[number].argsort(descending=True, stable=True)[:4].tolist()
+        assert [each["name"] for each in decision["before"]] == [
+            dataset.features[place].name for place in order
+        ]
+        for name in ("before", "after"):
+            shares = [each["share"] for each in decision[name]]
+            assert shares == sorted(shares, reverse=True)
+            assert 0 < sum(shares) <= 1
+        kept = {each["name"] for each in decision["before"]} & {
+            each["name"] for each in decision["after"]
+        }
+        assert decision["precision"] == len(kept) / 4
+    assert any(decision["precision"] < 1 for decision in decisions)
+
+
+def test_small_changes_are_not_told() -> None:
+    part = split()
+    x = part.test.x[0].double()
+    priors = [feature.name for feature in part.dataset.features].index("priors")
+    far, near = x.clone(), x.clone()
+    far[priors] += 0.5
+    near[priors] += 0.004
+    told = {each["name"]: each for each in changes(part, x, far)}
+    assert told["priors"]["moved"] == 0.5
+    assert told["priors"]["after"] != told["priors"]["before"]
+    assert all(
+        each["after"] == each["before"] and each["moved"] == 0
+        for name, each in told.items()
+        if name != "priors"
+    )
+    told = {each["name"]: each for each in changes(part, x, near)}
+    assert told["priors"]["moved"] == 0.004
+    assert told["priors"]["after"] == told["priors"]["before"]
+
+
+def test_reasons_are_shares_of_all() -> None:
+    saliency = torch.zeros(16, dtype=torch.float64)
+    saliency[3], saliency[5], saliency[0] = 5.0, 3.0, 2.0
+    names = [feature.name for feature in split().dataset.features]
+    assert reasons(split(), saliency, 2) == [
+        {"name": names[3], "share": 0.5},
+        {"name": names[5], "share": 0.3},
+    ]
+    assert [each["share"] for each in reasons(split(), 0 * saliency, 2)] == [0.0, 0.0]
