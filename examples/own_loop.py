@@ -9,7 +9,7 @@ model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LeakyReLU(), torch
 
 objective = r2et.Objective(model, r2et.r2et(k=8, thickness=0.1, gap="normalised"))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-for epoch in range(20):
+for _ in range(20):
     for rows in torch.randperm(len(split.train)).split(256):
         optimizer.zero_grad()
         loss, parts = objective(split.train.x[rows], split.train.y[rows])

@@ -110,6 +110,25 @@ def test_the_loss_of_an_epoch_is_the_mean_over_all_its_examples() -> None:
     assert record.parts.keys() == {"classification"}
 
 
+def test_every_epoch_meets_every_row_once_in_an_order_of_its_own() -> None:
+    met: list[Tensor] = []
+
+    def perturb(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        met.append(x)
+        return x
+
+    train = rows(37)
+    settings = FitSettings(epochs=3, batch=16)
+    fit(network(), train, rows(20, seed=2), Method(perturb=perturb), settings)
+    assert [len(batch) for batch in met] == [16, 16, 5] * 3
+    epochs = [torch.cat(met[i : i + 3]) for i in (0, 3, 6)]
+    for epoch in epochs:
+        assert sorted(epoch.tolist()) == sorted(train.x.tolist())
+        assert not torch.equal(epoch, train.x)
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(epochs[1], epochs[2])
+
+
 def test_a_seed_decides_everything() -> None:
     settings = FitSettings(epochs=3, batch=16, seed=1)
     torch.manual_seed(5)
@@ -207,6 +226,15 @@ def test_patience_ends_a_fit_and_keeps_its_best_epoch(patience: int) -> None:
     assert auc(model, valid.x, valid.y) == max(scores)
     again = replace(settings, epochs=best + 1, patience=None)
     assert_equal(model, fit(network(), rows(40, noise=2.0), valid, Method(), again)[0])
+
+
+def test_an_auc_that_stays_the_same_is_no_better() -> None:
+    # On separable rows the AUC reaches 1 and cannot rise any more.
+    settings = FitSettings(epochs=60, batch=8, learning_rate=0.05, patience=3)
+    _, history = fit(network(), rows(200), rows(30, seed=2), Method(), settings)
+    scores = [record.valid_auc for record in history]
+    assert scores[-1] == 1
+    assert len(scores) == scores.index(1.0) + 1 + 3
 
 
 def test_without_patience_the_last_epoch_is_kept() -> None:

@@ -228,7 +228,7 @@ def curve_of(
 ) -> dict[str, list[float]]:
     """Mean P@k against the radius: under the strong attack, and along ERAttack's walk."""
     walk = er.history.mean(1)
-    steps = er.steps.to(walk.device)
+    steps = er.steps.to(walk.device).double()
     epsilons = sorted(strong)
 
     def reached(radius: float) -> float:

@@ -98,7 +98,6 @@ def fit(
     check_inputs(network, train.x.to(home), train.y.to(home))
     wrapped, optimizer = fabric.setup(objective, optimizer)
     x, y = train.x.to(fabric.device), train.y.to(fabric.device)
-    batches = math.ceil(len(x) / settings.batch)
     history: list[EpochRecord] = []
     kept = _weights(network)
     if checkpoint is not None and checkpoint.exists():
@@ -106,25 +105,7 @@ def fit(
     for epoch in range(len(history), settings.epochs):
         if _finished(history, settings):
             break
-        shuffled = torch.randperm(len(x), generator=stream(settings.seed, "batches", str(epoch)))
-        totals: dict[str, Tensor] = {}
-        for number, rows in enumerate(shuffled.to(x.device).split(settings.batch)):
-            progress = (epoch * batches + number) / (settings.epochs * batches)
-            for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * SCHEDULES[settings.schedule](progress)
-            mine = rows[fabric.global_rank :: fabric.world_size]
-            # Processes average their slopes: a smaller share of a batch must count for less.
-            share = len(mine) * fabric.world_size / len(rows)
-            # A process without a row of its own still takes part, with one that counts for nothing.
-            seen = mine if len(mine) else rows[:1]
-            loss = wrapped(x[seen], y[seen])
-            optimizer.zero_grad()
-            fabric.backward(loss.total * share)
-            optimizer.step()
-            for name, part in loss.parts.items():
-                totals[name] = totals.get(name, torch.zeros_like(part)) + part * (
-                    len(mine) / len(x)
-                )
+        parts = _train_epoch(fabric, wrapped, optimizer, x, y, epoch, settings)
         if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
             raise ValueError(
                 f"training diverged in epoch {epoch + 1}: the weights are no longer finite; lower "
@@ -132,7 +113,7 @@ def fit(
             )
         record = EpochRecord(
             epoch=epoch,
-            parts={name: _summed(fabric, part) for name, part in totals.items()},
+            parts=parts,
             valid_auc=auc(network, valid.x.to(fabric.device), valid.y.to(fabric.device)),
         )
         if accept is not None and not accept(network):
@@ -148,6 +129,37 @@ def fit(
             fabric.barrier()
     network.load_state_dict(kept)
     return network.to(home), history
+
+
+def _train_epoch(
+    fabric: Fabric,
+    objective: nn.Module,
+    optimizer: Any,
+    x: Tensor,
+    y: Tensor,
+    epoch: int,
+    settings: FitSettings,
+) -> dict[str, float]:
+    """The mean of each part of the loss over one pass through the data, weights moved on."""
+    shuffled = torch.randperm(len(x), generator=stream(settings.seed, "batches", str(epoch)))
+    batches = shuffled.to(x.device).split(settings.batch)
+    totals: dict[str, Tensor] = {}
+    for number, rows in enumerate(batches):
+        progress = (epoch + number / len(batches)) / settings.epochs
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * SCHEDULES[settings.schedule](progress)
+        mine = rows[fabric.global_rank :: fabric.world_size]
+        # Processes average their slopes: a smaller share of a batch must count for less.
+        share = len(mine) * fabric.world_size / len(rows)
+        # A process without a row of its own still takes part, with one that counts for nothing.
+        seen = mine if len(mine) else rows[:1]
+        loss = objective(x[seen], y[seen])
+        optimizer.zero_grad()
+        fabric.backward(loss.total * share)
+        optimizer.step()
+        for name, part in loss.parts.items():
+            totals[name] = totals.get(name, torch.zeros_like(part)) + part * (len(mine) / len(x))
+    return {name: _summed(fabric, part) for name, part in totals.items()}
 
 
 def _summed(fabric: Fabric, value: Tensor) -> float:
