@@ -28,13 +28,14 @@ from rich.text import Text
 from r2et import __version__
 from r2et.attacks import ATTACKS
 from r2et.data import DATASETS, Dataset, load, read_csv
-from r2et.experiments.recipes import load_recipe, nearest, recipe_names
+from r2et.experiments.recipes import load_recipe, recipe_names
 from r2et.experiments.runs import OnProgress, run
 from r2et.experiments.runs import Progress as Done
 from r2et.experiments.tables import COLUMNS, CONTROLS, Column, comparisons, table_rows
 from r2et.explainers import EXPLAINERS
 from r2et.files import read_rows, write_text
 from r2et.metrics import METRICS
+from r2et.naming import nearest
 from r2et.objectives import METHODS
 from r2et.ranking import check_k
 from r2et.report import write_report
@@ -237,7 +238,7 @@ def _data(data: str, target: str | None) -> Dataset:
     if Path(data).suffix or Path(data).exists():
         raise ValueError(f"name the column of {data} to be predicted: --target COLUMN.")
     raise ValueError(
-        f"unknown data set {data!r}: {nearest(data, list(DATASETS))} "
+        f"unknown data set {data!r}: {nearest(data, DATASETS)} "
         "For a CSV file give its path and --target."
     )
 

@@ -1,6 +1,5 @@
 """The data sets that travel with the package: adult, bank, compas."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from r2et.data.dataset import (
     category_columns,
     numeric_columns,
 )
+from r2et.naming import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +170,7 @@ def read(name: str) -> Dataset:
 def load(name: str) -> Dataset:
     """The data set of that name, as listed in `DATASETS`."""
     if name not in DATASETS:
-        near = difflib.get_close_matches(name.lower(), DATASETS, n=1, cutoff=0.0)
-        raise ValueError(
-            f"there is no data set {name!r}: did you mean {near[0]!r}? "
-            f"Known are {', '.join(DATASETS)}."
-        )
+        raise ValueError(f"unknown data set {name!r}: {nearest(name, DATASETS)}")
     return DATASETS[name]()
 
 

@@ -14,7 +14,6 @@ Spaces around a cell do not count.
 """
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from r2et.data.dataset import (
     category_columns,
     numeric_columns,
 )
+from r2et.naming import nearest
 
 DELIMITERS = ",;\t|"
 MISSING_WORDS = frozenset({"", "?", "na", "nan", "null"})
@@ -303,9 +303,8 @@ def check_known(names: Iterable[str], known: Sequence[str], what: str) -> None:
     """Refuse the name of a column that is not there, with the nearest one that is."""
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
             raise ValueError(
-                f"{what} must name a column, but there is no {name!r}: did you mean {near[0]!r}?"
+                f"{what} must name a column, but there is no {name!r}: {nearest(name, known)}"
             )
 
 

@@ -1,6 +1,5 @@
 """Recipes: what a run does, as records read from TOML."""
 
-import difflib
 import hashlib
 import json
 import tomllib
@@ -15,17 +14,11 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from r2et.attacks import Budget
 from r2et.evaluation import EVALUATED, EvaluationSettings, StrongSettings
 from r2et.models import ACTIVATIONS
+from r2et.naming import nearest
 from r2et.objectives import METHODS
 from r2et.training import FitSettings
 
 T = TypeVar("T")
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """A hint at the known word most like a misspelt one, and the list of all."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(known)}."
 
 
 def settings_from(kind: type[T], table: Mapping[str, Any], where: str) -> T:
@@ -99,9 +92,7 @@ class Recipe:
         """Refuse names and numbers with which no run can end."""
         for word, known in ((self.select_by, EVALUATED), (self.activation, ACTIVATIONS)):
             if word not in known:
-                raise ValueError(
-                    f"recipe {self.name!r} asks for {word!r}: {nearest(word, list(known))}"
-                )
+                raise ValueError(f"recipe {self.name!r} asks for {word!r}: {nearest(word, known)}")
         if min(self.seeds, self.least_steps) < 1 or self.valid_examples < 2:
             raise ValueError(
                 f"recipe {self.name!r} needs seeds >= 1, least_steps >= 1 and valid_examples >= 2, "
@@ -151,7 +142,7 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
         method = str(rest.pop("name", None))
         if method not in METHODS:
             raise ValueError(
-                f"{where} asks for an unknown method {method!r}: {nearest(method, list(METHODS))}"
+                f"{where} asks for an unknown method {method!r}: {nearest(method, METHODS)}"
             )
         if method in [plan.name for plan in plans]:
             raise ValueError(
