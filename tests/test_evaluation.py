@@ -222,7 +222,6 @@ def test_more_examples_than_there_are_are_all_there_are() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"k": 0},
         {"examples": 1},
         {"decisions": -1},
         {"record_every": 0},
@@ -236,9 +235,10 @@ def test_settings_under_which_nothing_is_measured_are_refused(wrong: dict[str, A
         replace(SETTINGS, **wrong)
 
 
-def test_a_k_of_all_features_is_refused() -> None:
+@pytest.mark.parametrize("k", [0, 16])
+def test_a_k_of_no_or_all_features_is_refused(k: int) -> None:
     with pytest.raises(ValueError, match=r"k must lie in 1\.\.15"):
-        evaluate(network(), split(), replace(SETTINGS, k=16))
+        evaluate(network(), split(), replace(SETTINGS, k=k))
 
 
 # --- attacks put together ---------------------------------------------------------------------
@@ -361,7 +361,7 @@ def slow_null_share(slope: Tensor, groups: list[list[int]]) -> list[float]:
     return shares
 
 
-def test_the_null_share_is_a_projection() -> None:
+def test_the_null_share_is_that_of_a_projection() -> None:
     groups = one_hot_groups(split())
     assert groups == [[0, 1, 2], [3, 4, 5, 6]]
     for slope in (numbers(6, 16), numbers(6, 16).abs()):

@@ -146,9 +146,8 @@ def test_unknown_gaps_and_pairs_are_refused() -> None:
     for unknown in ({"gap": "squared"}, {"pairs": "some"}):
         with pytest.raises(ValueError, match=next(iter(unknown.values()))):
             mean_gap(numbers(2, 5), numbers(2, 5), 2, **unknown)  # type: ignore[arg-type]
-        objective = Objective(tiny_mlp(), r2et(k=2, **unknown))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=next(iter(unknown.values()))):
-            objective(numbers(2, 6), torch.tensor([0, 1]))
+            r2et(k=2, **unknown)  # type: ignore[arg-type]
 
 
 @every_gap
@@ -536,3 +535,18 @@ def test_all_pairs_and_facing_pairs_agree_when_half_is_shown() -> None:
     assert facing_count(3, 6) == 3
     found = [Objective(model, r2et(k=3, pairs=pairs))(x, y).total for pairs in get_args(Pairs)[:2]]
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"thickness": -0.1},
+        {"curvature": -0.1},
+        {"kappa": 0.0},
+        {"pairs": "sideways"},
+        {"gap": "wide"},
+    ],
+)
+def test_settings_without_a_meaning_are_refused_at_once(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"got .*"):
+        r2et(k=2, **settings)

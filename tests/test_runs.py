@@ -433,3 +433,14 @@ def test_a_run_without_a_seed_or_a_folder_is_refused(tmp_path: Path) -> None:
     )
     assert "cannot write" in message
     assert seen == []
+
+
+def test_settings_for_one_data_set_replace_only_what_they_name(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'line = "x"\n[fit]\nepochs = 7\nlearning_rate = 0.5\n[for.bank.fit]\nepochs = 9\n'
+        '[[methods]]\nname = "vanilla"\n'
+    )
+    assert load_recipe(str(path), "adult").fit.epochs == 7
+    other = load_recipe(str(path), "bank").fit
+    assert (other.epochs, other.learning_rate) == (9, 0.5)

@@ -20,7 +20,7 @@ from closed_form import numbers
 from r2et.data import Part
 from r2et.explainers import gradient
 from r2et.metrics.statistics import auc
-from r2et.models import MODELS
+from r2et.models import MODELS, mlp
 from r2et.objectives import METHODS, Method, r2et
 from r2et.randomness import stream
 from r2et.training import (
@@ -595,3 +595,32 @@ def test_the_first_of_equals_is_chosen() -> None:
     one, other = candidate(0.9, 0.8), candidate(0.95, 0.8)
     assert select([one, other], 0.8) is one
     assert select([other, one], 0.8) is other
+
+
+def test_dropout_is_drawn_by_the_seed_alone() -> None:
+    x = numbers(64, 4).float()
+    part = Part(rows=torch.arange(64), x=x, y=(x[:, 0] > 0).long())
+    settings = FitSettings(epochs=2, batch=16, seed=3)
+
+    def weights(noise: int) -> list[torch.Tensor]:
+        torch.manual_seed(noise)
+        torch.rand(noise)
+        hidden = mlp(4, hidden=(8,), generator=stream(0, "test"))
+        model = nn.Sequential(*hidden[:2], nn.Dropout(0.5), hidden[2])
+        before = torch.get_rng_state()
+        fitted, _ = fit(model, part, part, Method(), settings)
+        assert torch.equal(before, torch.get_rng_state())
+        return [value.detach().clone() for value in fitted.parameters()]
+
+    for ours, theirs in zip(weights(1), weights(2), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_saved_model_keeps_its_number_format(tmp_path: Path) -> None:
+    model = mlp(4, generator=stream(0, "test")).double()
+    plan = {"name": "mlp", "inputs": 4, "classes": 2}
+    path = save(tmp_path / "model.safetensors", model, {"model": plan})
+    loaded, _ = load(path)
+    assert all(value.dtype == torch.float64 for value in loaded.parameters())
+    for ours, theirs in zip(model.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

@@ -60,10 +60,10 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         """Refuse settings under which nothing can be measured."""
-        if self.k < 1 or self.examples < 2 or self.decisions < 0 or self.record_every < 1:
+        if self.examples < 2 or self.decisions < 0 or self.record_every < 1:
             raise ValueError(
-                "an evaluation needs k >= 1, examples >= 2, decisions >= 0 and record_every >= 1, "
-                f"got {self.k}, {self.examples}, {self.decisions} and {self.record_every}."
+                "an evaluation needs examples >= 2, decisions >= 0 and record_every >= 1, "
+                f"got {self.examples}, {self.decisions} and {self.record_every}."
             )
         radii = (self.decision_radius, self.small_radius, *self.epsilons)
         if not all(0 < radius < math.inf for radius in radii):

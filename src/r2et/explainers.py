@@ -108,7 +108,6 @@ def slope_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability")
         gradient = gradient_of(score, x, create_graph=recording)
     if of != "probability":
         return gradient
-    score = score if recording else score.detach()
     # A floor with room below it: where even p (1 - p) underflows, the ranking is kept.
     floor = torch.finfo(score.dtype).tiny ** 0.8
     steepness = (torch.sigmoid(score) * torch.sigmoid(-score)).clamp_min(floor)

@@ -111,6 +111,14 @@ def unit_length(saliency: Tensor) -> Tensor:
     return scaled / torch.where(squared > 0, squared, 1.0).sqrt()
 
 
+def _check_choices(pairs: str, gap: str) -> None:
+    if gap not in get_args(Gap) or pairs not in get_args(Pairs):
+        raise ValueError(
+            f"gap must be one of {get_args(Gap)} and pairs one of {get_args(Pairs)}, "
+            f"got {gap!r} and {pairs!r}."
+        )
+
+
 def mean_gap(
     saliency: Tensor,
     reference: Tensor,
@@ -127,11 +135,7 @@ def mean_gap(
     "normalised" takes the gaps of the explanation scaled to length one: a plain gap also grows
     with the explanation itself, and with it the ease of flipping predictions.
     """
-    if gap not in get_args(Gap) or pairs not in get_args(Pairs):
-        raise ValueError(
-            f"gap must be one of {get_args(Gap)} and pairs one of {get_args(Pairs)}, "
-            f"got {gap!r} and {pairs!r}."
-        )
+    _check_choices(pairs, gap)
     n = saliency.shape[-1]
     check_k(k, n)
     if gap == "normalised":
@@ -177,6 +181,12 @@ def r2et(
     model at this step or that of `reference`. `explain` is the explanation widened, the absolute
     gradient unless given; the curvature is that of the gradient in any case.
     """
+    _check_choices(pairs, gap)
+    if min(thickness, curvature) < 0 or kappa <= 0:
+        raise ValueError(
+            f"R2ET needs thickness >= 0, curvature >= 0 and kappa > 0, got {thickness}, "
+            f"{curvature} and {kappa}."
+        )
     kept = None if reference is None else copy.deepcopy(reference).requires_grad_(False).eval()
 
     def saliency_of(model: nn.Module, look: Look) -> Tensor:

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ def fit(
     for epoch in range(len(history), settings.epochs):
         if _finished(history, settings):
             break
-        parts = _train_epoch(fabric, wrapped, optimizer, x, y, epoch, settings)
+        with _own_randomness(fabric, settings.seed, epoch):
+            parts = _train_epoch(fabric, wrapped, optimizer, x, y, epoch, settings)
         if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
             raise ValueError(
                 f"training diverged in epoch {epoch + 1}: the weights are no longer finite; lower "
@@ -129,6 +131,16 @@ def fit(
             fabric.barrier()
     network.load_state_dict(kept)
     return network.to(home), history
+
+
+@contextmanager
+def _own_randomness(fabric: Fabric, seed: int, epoch: int) -> Iterator[None]:
+    """Layers that draw, such as dropout, do so by seed, epoch and process; the caller's do not."""
+    cuda = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        source = stream(seed, "layers", str(epoch), str(fabric.global_rank))
+        torch.manual_seed(source.initial_seed())
+        yield
 
 
 def _train_epoch(
@@ -298,6 +310,7 @@ def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[st
         if name not in MODELS:
             raise ValueError(f"{path} does not say which model it holds: give load() the model.")
         model = MODELS[name](**plan, generator=stream(0, "unused"))
+        model.to(next(iter(tensors.values())).dtype)
     _load_into(model, tensors, path)
     return model, recipe
 

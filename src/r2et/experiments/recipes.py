@@ -105,11 +105,14 @@ class Recipe:
     def digest(self) -> str:
         """A short fingerprint of all that changes the numbers of one row.
 
-        Neither the number of seeds nor the other methods of the recipe do.
+        Neither the number of seeds nor the other methods of the recipe do, nor how often a fit is
+        written down; its own seed is replaced by that of the row.
         """
         whole = asdict(self)
         for name in ("line", "seeds", "methods"):
             del whole[name]
+        for name in ("seed", "checkpoint_every"):
+            del whole["fit"][name]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -213,4 +216,15 @@ def load_recipe(name: str, dataset: str) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ValueError(f"recipe {name!r} is not valid TOML: {problem}.") from problem
     overrides = table.pop("for", {}).get(dataset, {})
-    return recipe_from(name, {**table, **overrides})
+    return recipe_from(name, _merged(table, overrides))
+
+
+def _merged(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with some of its settings replaced, also those of the tables within it."""
+    merged = dict(table)
+    for key, value in overrides.items():
+        inner = merged.get(key)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            value = _merged(inner, value)
+        merged[key] = value
+    return merged
