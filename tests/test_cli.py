@@ -113,17 +113,20 @@ def test_a_table_of_ones_own(r2et, recipe: Path, tmp_path: Path) -> None:
     table = tmp_path / "own.csv"
     with table.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["age group", "priors", "stay", "sex", "verdict"])
+        writer.writerow(["id", "age group", "priors", "stay", "sex", "verdict"])
         columns = {feature.name: number for number, feature in enumerate(dataset.features)}
-        for values, label in zip(dataset.x[:600].tolist(), dataset.y[:600].tolist(), strict=True):
+        rows = zip(dataset.x[:600].tolist(), dataset.y[:600].tolist(), strict=True)
+        for number, (values, label) in enumerate(rows):
             young = "young" if values[columns["age group: under 25"]] else "older"
             old = "old" if values[columns["age group: over 45"]] else young
             sex = "m" if values[columns["sex"]] else "f"
-            writer.writerow(
-                [old, values[columns["priors"]], values[columns["length of stay"]], sex, label]
-            )
+            counts = [values[columns["priors"]], values[columns["length of stay"]]]
+            writer.writerow([f"id-{number}", old, *counts, sex, label])
     words = ("run", table, "--target", "verdict", "-k", "2", "--recipe", recipe, "--json")
-    code, shown, err = r2et(*words, "--out", tmp_path / "out", "--jobs", "1")
+    code, _, err = r2et(*words, "--out", tmp_path / "out", "--jobs", "1")
+    assert code == 2
+    assert "'id'" in err  # a word of its own in every row: an identifier
+    code, shown, err = r2et(*words, "--drop", "id", "--out", tmp_path / "out", "--jobs", "1")
     assert code == 0, err
     assert json.loads(shown)[0]["method"] == "linear"
 

@@ -105,6 +105,14 @@ def run_command(
     target: Annotated[
         str | None, typer.Option(help="For a CSV file: the column to predict.")
     ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="For a CSV file: a column to leave out, such as an identifier; repeat."),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(help="For a CSV file: a column of numbers that are categories; repeat."),
+    ] = None,
     k: Annotated[
         int | None, typer.Option("-k", help="How many top features are shown and defended.")
     ] = None,
@@ -123,9 +131,9 @@ def run_command(
 
         r2et run adult --recipe paper --seeds 5
 
-        r2et run loans.csv --target default -k 5 --json
+        r2et run loans.csv --target default --drop customer_id -k 5 --json
     """
-    plan, dataset = load_recipe(recipe, data), _data(data, target)
+    plan, dataset = load_recipe(recipe, data), _data(data, target, drop or (), category or ())
     if k is not None:
         plan = dataclasses.replace(plan, evaluation=dataclasses.replace(plan.evaluation, k=k))
     check_k(plan.evaluation.k, dataset.n)
@@ -229,12 +237,13 @@ def _first_line(function: Any) -> str:
     return str(function.__doc__).splitlines()[0]
 
 
-def _data(data: str, target: str | None) -> Dataset:
+def _data(data: str, target: str | None, drop: Sequence[str], categories: Sequence[str]) -> Dataset:
     """An embedded data set by name, or the user's own CSV file."""
     if data in DATASETS:
         return load(data)
     if target is not None:
-        return read_csv(data, target=target, name=Path(data).stem)
+        name = Path(data).stem
+        return read_csv(data, target=target, name=name, drop=drop, categories=categories)
     if Path(data).suffix or Path(data).exists():
         raise ValueError(f"name the column of {data} to be predicted: --target COLUMN.")
     raise ValueError(
