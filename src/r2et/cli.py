@@ -302,7 +302,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     """The measures, then what would expose them as hollow, then the paired tests."""
     console = Console()
     if not console.is_terminal:
-        console.width = 110
+        console.width = 120
     lines = table_rows(rows)
     k = next((row["k"] for row in rows if "k" in row), "k")
     seeds = len({row["seed"] for row in rows})
