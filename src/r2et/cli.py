@@ -153,12 +153,7 @@ def run_command(
     except KeyboardInterrupt:
         errors.print("r2et: stopped; the same command goes on from here.", soft_wrap=True)
         raise typer.Exit(130) from None
-    page = _report(rows, folder, folder, dataset.source)
-    if as_json:
-        print(json.dumps(table_rows(rows), indent=1))
-        return
-    _print_table(rows)
-    Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
+    _show(rows, _report(rows, folder, folder, dataset.source), as_json)
 
 
 @app.command("report", rich_help_panel="Commands")
@@ -181,12 +176,7 @@ def report_command(
         raise ValueError(f"{folder} holds no results.jsonl with rows: run `r2et run` first.")
     dataset = rows[0]["dataset"]
     source = load(dataset).source if dataset in DATASETS else ""
-    page = _report(rows, folder, out or folder, source)
-    if as_json:
-        print(json.dumps(table_rows(rows), indent=1))
-        return
-    _print_table(rows)
-    Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
+    _show(rows, _report(rows, folder, out or folder, source), as_json)
 
 
 @app.command("list", rich_help_panel="Commands")
@@ -272,6 +262,15 @@ def _report(rows: Sequence[dict[str, Any]], folder: Path, out: Path, source: str
         recipe_line=line,
         command=shlex.join(["r2et", *sys.argv[1:]]),
     )
+
+
+def _show(rows: Sequence[dict[str, Any]], page: Path, as_json: bool) -> None:
+    """Print the rows as JSON and nothing else, or as tables and where the report is."""
+    if as_json:
+        print(json.dumps(table_rows(rows), indent=1))
+        return
+    _print_table(rows)
+    Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
 
 
 @contextmanager
