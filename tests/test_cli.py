@@ -106,6 +106,13 @@ def test_more_seeds_add_rows_to_those_there(r2et, recipe: Path, tmp_path: Path) 
     assert code == 0
     assert (tmp_path / "out" / "results.jsonl").read_text().startswith(first)
     assert all(line["seeds"] == [0, 1] for line in json.loads(shown))
+    for asked, seeds in ((("--skip", "1"), [1]), (("--seeds", "1"), [0])):
+        code, shown, _ = r2et("report", tmp_path / "out", *asked, "--json")
+        assert code == 0
+        assert all(line["seeds"] == seeds for line in json.loads(shown))
+    code, _, err = r2et("report", tmp_path / "out", "--skip", "2")
+    assert code == 2
+    assert "no seed left" in err
 
 
 def test_a_table_of_ones_own(r2et, recipe: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,18 +13,11 @@ from hypothesis import strategies as st
 
 from r2et import files
 from r2et.files import append_rows, read_rows, write_aside, write_text
+from refusals import refusal
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(ValueError, match=r"\S") as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # --- whole files ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from r2et.experiments.recipes import (
 from r2et.experiments.runs import Progress, run
 from r2et.files import read_rows
 from r2et.objectives import METHODS
+from refusals import refusal
 
 TINY: dict[str, Any] = {
     "line": "as little as possible",
@@ -42,15 +43,6 @@ ROWS = [(0, "linear"), (0, "vanilla"), (0, "r2et-noh")]
 
 def tiny(**changes: Any) -> Recipe:
     return recipe_from("tiny", {**TINY, **changes})
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """The one sentence with which a call refuses its input."""
-    with pytest.raises(ValueError, match=r"\S") as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # --- recipes ----------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from r2et.training import (
     save,
     select,
 )
+from refusals import refusal
 
 ROOT = Path(__file__).parents[1]
 PLAN = {"name": "mlp", "inputs": 5, "classes": 2, "hidden": [6], "activation": "leaky-relu"}
@@ -71,15 +72,6 @@ def assert_equal(one: nn.Module, other: nn.Module, atol: float = 0.0) -> None:
 def differ(one: nn.Module, other: nn.Module) -> bool:
     theirs = weights(other)
     return any(not torch.equal(value, theirs[name]) for name, value in weights(one).items())
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """The one sentence with which a call refuses its input."""
-    with pytest.raises(ValueError, match=r"\S") as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # --- learning ---------------------------------------------------------------------------------

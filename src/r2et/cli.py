@@ -162,6 +162,10 @@ def report_command(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Only the first so many seeds; all unless given.")
     ] = None,
+    skip: Annotated[
+        int,
+        typer.Option(min=0, help="Leave out so many seeds at the start, such as those tuned on."),
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder for report.html; that of the run unless given.")
     ] = None,
@@ -171,9 +175,11 @@ def report_command(
 ) -> None:
     """Print the table and write the report of a finished run again, without any model."""
     rows = _latest(read_rows(folder / "results.jsonl"))
-    rows = [row for row in rows if seeds is None or row["seed"] < seeds]
     if not rows:
         raise ValueError(f"{folder} holds no results.jsonl with rows: run `r2et run` first.")
+    rows = [row for row in rows if skip <= row["seed"] and (seeds is None or row["seed"] < seeds)]
+    if not rows:
+        raise ValueError(f"{folder} has no seed left of those asked for: ask for others.")
     dataset = rows[0]["dataset"]
     source = load(dataset).source if dataset in DATASETS else ""
     _show(rows, _report(rows, folder, out or folder, source), as_json)

@@ -44,6 +44,6 @@ ATTACKS: dict[str, AttackEntry] = {
     ),
     "strong": AttackEntry(
         build=strong_attack,
-        line="ensemble: restarts, logit target, softplus surrogates, random points, refinement",
+        line="ensemble: restarts, margin target, softplus surrogates, random points, refinement",
     ),
 }
