@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks import ATTACKS, Attack, Attacked, Bounds, Budget
+from r2et.attacks import ATTACKS, Attack, Attacked, Ball, Bounds, Budget
 from r2et.explainers import EXPLAINERS, gradient, predicted
 from r2et.ranking import precision_at_k
 
@@ -95,7 +95,7 @@ def test_bounds_are_never_left(name: str, dtype: torch.dtype, as_tensor: bool) -
     low, high = torch.tensor(-0.6, dtype=dtype), torch.tensor(0.6, dtype=dtype)
     bounds: Bounds = (low.expand(6), high.expand(6)) if as_tensor else (-0.6, 0.6)
     y = predicted(model, x)
-    free, bound = small(name)(model, x, y), small(name, bounds=bounds)(model, x, y)
+    free, bound = small(name)(model, x, y), small(name, threat=Ball(bounds=bounds))(model, x, y)
     assert ((free.x < low) | (free.x > high)).any()
     assert (low <= bound.x).all()
     assert (bound.x <= high).all()
@@ -108,7 +108,7 @@ def test_each_feature_has_its_own_bounds(name: str) -> None:
     model, x, _ = case()
     low = torch.tensor([-torch.inf, -9.0, -9.0, -9.0, -9.0, 0.0]).double()
     x[:, 5] = 0.0
-    found = small(name, bounds=(low, -low))(model, x, predicted(model, x))
+    found = small(name, threat=Ball(bounds=(low, -low)))(model, x, predicted(model, x))
     assert (found.x[:, 5] == 0).all()
     assert (found.x[:, :5] != x[:, :5]).any()
 
@@ -118,7 +118,7 @@ def test_a_value_outside_its_bounds_is_its_own_bound(name: str) -> None:
     model, x, y = case()
     assert (x < 0).any()
     assert (x > 0.5).any()
-    found = small(name, bounds=(0.0, 0.5))(model, x, y)
+    found = small(name, threat=Ball(bounds=(0.0, 0.5)))(model, x, y)
     assert (found.x >= x.clamp(max=0.0)).all()
     assert (found.x <= x.clamp(min=0.5)).all()
     assert (found.x != x).any()
@@ -392,7 +392,7 @@ def test_the_promises_hold_for_any_network(
         low, high = low[0].expand(d), high[0].expand(d)
     elif bounded == "tensor":
         bounds = (low, high)
-    found = small(name, radius, bounds=bounds)(model, x, y)
+    found = small(name, radius, threat=Ball(bounds=bounds))(model, x, y)
     assert exactly_within(found.x, x, radius)
     if bounds is not None:
         assert (found.x >= torch.minimum(low, x)).all()

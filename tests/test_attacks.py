@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
 from r2et.attacks import Attack, Budget, er_attack, flip_attack, mse_attack, strong_attack
 from r2et.attacks.goals import closest_goal, distance_goal, ranking_goal, relative
-from r2et.attacks.searches import clip, projected_descent, unit
+from r2et.attacks.searches import projected_descent
+from r2et.attacks.threats import Ball, clip, unit
 from r2et.data import Part, load
 from r2et.explainers import Explainer, gradient, predicted
 from r2et.models import MODELS
@@ -140,7 +141,7 @@ def test_the_mse_attack_needs_its_random_first_step() -> None:
     y = predicted(model, x)
     lower = distance_goal(gradient(model, x, y).detach())
     stuck = projected_descent(
-        lambda at: lower(gradient(model, at, y)), x, start=x, radius=1.0, lengths=[0.1] * 10
+        lambda at: lower(gradient(model, at, y)), x, start=x, threat=Ball(), lengths=[0.1] * 10
     )
     assert torch.equal(stuck, x)
     budget = Budget(radius=1.0, step=0.1, steps=10)
@@ -168,7 +169,16 @@ def test_bounds_bend_the_walk() -> None:
     widest = int((free - x[0]).abs().argmax())
     low, high = torch.full((6,), -99.0).double(), torch.full((6,), 99.0).double()
     low[widest], high[widest] = x[0, widest] - 0.1, x[0, widest] + 0.1
-    path = walk(er_attack, signed_logit, model, x, ones(x), k=2, budget=budget, bounds=(low, high))
+    path = walk(
+        er_attack,
+        signed_logit,
+        model,
+        x,
+        ones(x),
+        k=2,
+        budget=budget,
+        threat=Ball(bounds=(low, high)),
+    )
     end = path[-1, 0]
     assert float((end - x[0])[widest].abs()) == pytest.approx(0.1, abs=1e-12)
     others = [i for i in range(6) if i != widest]
@@ -260,7 +270,7 @@ def test_a_flip_may_need_a_way_that_bounds_forbid() -> None:
     x = torch.tensor([[0.3, 0.0]]).double()
     y = predicted(model, x)
     assert flip_attack(radius=0.25)(model, x, y).tolist() == [True]
-    assert flip_attack(radius=0.25, bounds=(0.0, 0.4))(model, x, y).tolist() == [False]
+    assert flip_attack(radius=0.25, threat=Ball(bounds=(0.0, 0.4)))(model, x, y).tolist() == [False]
     assert flip_attack(radius=0.0)(model, x, y).tolist() == [False]
 
 

@@ -8,17 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from r2et.attacks.records import Attack, Attacked, Budget
-from r2et.attacks.searches import Bounds
 from r2et.attacks.single import er_attack, flip_attack, mse_attack
 from r2et.attacks.strong import strong_attack
+from r2et.attacks.threats import Ball, Bounds, Threat
 
 __all__ = [
     "ATTACKS",
     "Attack",
     "AttackEntry",
     "Attacked",
+    "Ball",
     "Bounds",
     "Budget",
+    "Threat",
     "er_attack",
     "flip_attack",
     "mse_attack",

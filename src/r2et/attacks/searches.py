@@ -1,53 +1,22 @@
 """How an attacker looks for inputs: projected descent, and a log of the best input so far."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from r2et.attacks.records import Attacked
+from r2et.attacks.threats import Threat
 from r2et.explainers import Explainer, log_odds
 from r2et.ranking import facing_weights, top_k_mask
 
-Bounds = tuple[Tensor | float, Tensor | float]
+
+Outputs = Callable[[nn.Module, Tensor], Sequence[Tensor]]
 
 
-def one_of(x: Tensor) -> Tensor:
-    """A tensor like one example of x, also where there is none; its numbers mean nothing."""
-    return x.new_empty(x.shape[1:])
-
-
-def unit(direction: Tensor) -> Tensor:
-    """Each example's direction, scaled to length one (zero stays zero): like `direction`."""
-    # One norm per example: a norm over the batch would let neighbours shorten each other's steps.
-    # The largest entry is divided out first: squares of a saturated model's slopes underflow.
-    flat = direction.flatten(1)
-    largest = flat.abs().amax(-1, keepdim=True)
-    flat = flat / torch.where(largest > 0, largest, 1.0)
-    length = flat.norm(dim=-1, keepdim=True)
-    return (flat / torch.where(length > 0, length, 1.0)).view_as(direction)
-
-
-def clip(x: Tensor, centre: Tensor, radius: float, bounds: Bounds | None = None) -> Tensor:
-    """The points x moved into the bounds and then into the l2 ball around `centre`: like x.
-
-    Where the centre lies outside its bounds, its own value is the bound. The result is within
-    both, exactly: shrinking towards the centre leaves no bound.
-    """
-    if bounds is not None:
-        low, high = (torch.as_tensor(each, dtype=x.dtype, device=x.device) for each in bounds)
-        low, high = torch.minimum(low, centre), torch.maximum(high, centre)
-        x = x.clamp(low, high)
-    move = (x - centre).flatten(1)
-    length = move.norm(dim=-1, keepdim=True)
-    # Shrunk by what rounding the sum below can add, so that it cannot leave the ball.
-    eps = torch.finfo(x.dtype).eps
-    far = centre.flatten(1).norm(dim=-1, keepdim=True)
-    inside = (radius * (1 - 8 * eps) - eps * far).clamp_min(0)
-    outside = length > inside
-    shrunk = centre + (move * (inside / torch.where(outside, length, 1.0))).view_as(x)
-    x = torch.where(outside.view(-1, *(1,) * (x.ndim - 1)), shrunk, x)
-    return x if bounds is None else x.clamp(low, high)
+def prediction(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
+    """The logits whose class an attack has to keep: those the model returns, (B, C)."""
+    return (model(x),)
 
 
 def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -57,18 +26,36 @@ def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return labels == y
 
 
+def repeated(x: Tensor, copies: int) -> Tensor:
+    """All examples once, then all of them again, and so on: (copies x B, ...)."""
+    return x.repeat(copies, *(1,) * (x.ndim - 1))
+
+
 class BestSoFar:
     """The most damaging input seen for each example, judged on the attacked model itself.
 
     Lower P@k wins; among equals the smaller relative gap across the k-th place does. An example
-    whose clean prediction is not y has none to keep, and stays as it was.
+    whose clean prediction is not y has none to keep, and stays as it was. Whatever is offered is
+    made admissible first, so that nothing else can come back. All `outputs` must keep the classes
+    they have at the clean x.
     """
 
-    def __init__(self, model: nn.Module, explain: Explainer, x: Tensor, y: Tensor, k: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        explain: Explainer,
+        x: Tensor,
+        y: Tensor,
+        k: int,
+        threat: Threat,
+        outputs: Outputs = prediction,
+    ) -> None:
         self.model, self.explain, self.y, self.k = model, explain, y, k
+        self.threat, self.centre = threat, x
         with torch.no_grad():
             self.before = explain(model, x, y)
-        self.attacked = keeps(model, x, y)
+            self.classes = [logits.argmax(-1) for logits in outputs(model, x)]
+        self.outputs, self.attacked = outputs, keeps(model, x, y)
         self.top, self.across = top_k_mask(self.before, k), facing_weights(self.before, k)
         self.x, self.after = x.clone(), self.before.clone()
         self.precision = torch.ones_like(self.before[:, 0])
@@ -76,6 +63,14 @@ class BestSoFar:
         self.clock, self.steps = 0, [0]
         self.history = [self.precision.clone()]
         self.first_flip = torch.full_like(y, torch.iinfo(torch.long).max)
+
+    def keeps(self, rows: Tensor) -> Tensor:
+        """Whether all outputs are of their clean classes, for copies of the examples: (S x B,)."""
+        copies = len(rows) // max(len(self.y), 1)
+        with torch.no_grad():
+            now = [logits.argmax(-1) for logits in self.outputs(self.model, rows)]
+        same = [each == was.repeat(copies) for each, was in zip(now, self.classes, strict=True)]
+        return torch.stack(same).all(0)
 
     def offer(self, x: Tensor, saliency: Tensor | None = None) -> None:
         """Keep each input (B, ...) that is better than the best so far."""
@@ -85,11 +80,13 @@ class BestSoFar:
         """Keep, of several inputs for each example (S, B, ...), each that is the best so far."""
         copies = len(places)
         shape = (copies, len(self.y))
-        rows, labels = places.flatten(0, 1), self.y.repeat(copies)
+        given, labels = places.flatten(0, 1), self.y.repeat(copies)
         with torch.no_grad():
-            if saliency is None:
+            rows = self.threat.project(given, repeated(self.centre, copies))
+            places = rows.view_as(places)
+            if saliency is None or not torch.equal(rows, given):
                 saliency = self.explain(self.model, rows, labels).unflatten(0, shape)
-            kept = self.attacked & keeps(self.model, rows, labels).view(shape)
+            kept = self.attacked & self.keeps(rows).view(shape)
             left = (self.top & top_k_mask(saliency, self.k)).sum(-1)
             size = saliency.abs().sum(-1)
             gap = (saliency * self.across).sum(-1) / torch.where(size > 0, size, 1.0)
@@ -141,15 +138,14 @@ def projected_descent(
     x: Tensor,
     *,
     start: Tensor,
-    radius: float,
+    threat: Threat,
     lengths: Iterable[float],
-    bounds: Bounds | None = None,
     allowed: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[int, Tensor], None] = lambda step, found: None,
 ) -> Tensor:
-    """Inputs in the ball around x on which each example's loss is lower than at `start`: like x.
+    """Points of the threat's hull around x where each example's loss is lower than at `start`.
 
-    Steps of the given lengths against the normalised slope. Where a step would leave what is
+    Steps of the given costs against the slope. Where a step would leave what is
     `allowed`, (B,) booleans, that example halves its steps and tries again from where it was.
     """
     found = start
@@ -161,7 +157,7 @@ def projected_descent(
         if not losses.requires_grad:
             break  # the explanation is constant: there is no way down
         (downhill,) = torch.autograd.grad(losses, point, allow_unused=True, materialize_grads=True)
-        moved = clip(found - pace * length * unit(downhill), x, radius, bounds)
+        moved = threat.relax(found - pace * length * threat.steepest(downhill), x)
         if allowed is not None:
             free = allowed(moved).view_as(pace)
             moved = torch.where(free, moved, found)

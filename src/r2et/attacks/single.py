@@ -10,16 +10,14 @@ from r2et.attacks.goals import Goal, distance_goal, ranking_goal
 from r2et.attacks.records import Attack, Attacked, Budget, join
 from r2et.attacks.searches import (
     BestSoFar,
-    Bounds,
-    clip,
     keeps,
     margin_loss,
-    one_of,
     projected_descent,
 )
+from r2et.attacks.threats import Ball, Threat, one_of
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, check_inputs, gradient
-from r2et.randomness import ball_offsets, stream
+from r2et.randomness import stream
 
 ROWS_AT_ONCE = 16_384
 
@@ -41,7 +39,7 @@ def er_attack(
     k: int,
     explain: Explainer = gradient,
     budget: Budget = Budget(),  # noqa: B008 - a frozen record
-    bounds: Bounds | None = None,
+    threat: Threat = Ball(),  # noqa: B008 - a frozen record
     record_every: int = 1,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> Attack:
@@ -50,7 +48,7 @@ def er_attack(
     def goal(before: Tensor) -> Goal:
         return ranking_goal(before, k)
 
-    return _descent(goal, k, explain, budget, bounds, record_every, rows_at_once, seed=None)
+    return _descent(goal, k, explain, budget, threat, record_every, rows_at_once, seed=None)
 
 
 def mse_attack(
@@ -58,14 +56,14 @@ def mse_attack(
     k: int,
     explain: Explainer = gradient,
     budget: Budget = Budget(),  # noqa: B008 - a frozen record
-    bounds: Bounds | None = None,
+    threat: Threat = Ball(),  # noqa: B008 - a frozen record
     record_every: int = 1,
     rows_at_once: int = ROWS_AT_ONCE,
     seed: int = 0,
 ) -> Attack:
     """MSE attack: raises ||I(x) - I(x')||^2, its first step random: at x its slope is zero."""
     return _descent(
-        distance_goal, k, explain, budget, bounds, record_every, rows_at_once, seed=seed
+        distance_goal, k, explain, budget, threat, record_every, rows_at_once, seed=seed
     )
 
 
@@ -74,21 +72,22 @@ def _descent(
     k: int,
     explain: Explainer,
     budget: Budget,
-    bounds: Bounds | None,
+    threat: Threat,
     record_every: int,
     rows_at_once: int,
     seed: int | None,
 ) -> Attack:
     """One goal lowered along the slope from x; with a `seed` the first step goes anywhere."""
+    within = threat.at(budget.radius)
 
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        best = BestSoFar(model, explain, x, y, k)
+        best = BestSoFar(model, explain, x, y, k, within)
         lower = goal(best.before)
         start, step = x, 0
         if seed is not None and budget.steps:
             drawn = stream(seed, "kick")
-            offset = ball_offsets(one_of(x), budget.step, 1, drawn, surface=True)
-            start, step = clip(x + offset, x, budget.radius, bounds), 1
+            kick = threat.at(budget.step).offsets(one_of(x), 1, drawn, surface=True)
+            start, step = within.relax(x + kick, x), 1
 
         def loss(point: Tensor) -> Tensor:
             nonlocal step
@@ -103,9 +102,8 @@ def _descent(
             loss,
             x,
             start=start,
-            radius=budget.radius,
+            threat=within,
             lengths=repeat(budget.step, budget.steps - step),
-            bounds=bounds,
         )
         best.offer(last)
         best.tick(budget.steps - best.clock)
@@ -115,28 +113,31 @@ def _descent(
 
 
 def flip_attack(
-    *, radius: float, steps: int = 20, bounds: Bounds | None = None
+    *,
+    radius: float,
+    steps: int = 20,
+    threat: Threat = Ball(),  # noqa: B008 - a frozen record
 ) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     """Whether the prediction y itself can be changed within `radius`: (B,) booleans.
 
     Not an attack on the explanation: it tells how near the decisions are to flipping.
     """
+    within = threat.at(radius)
 
     def flippable(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         check_inputs(model, x, y)
         flipped = torch.zeros_like(y, dtype=torch.bool)
 
         def watch(step: int, found: Tensor) -> None:
-            flipped.logical_or_(~keeps(model, found, y))
+            flipped.logical_or_(~keeps(model, within.project(found, x.detach()), y))
 
         with frozen_statistics(model):
             projected_descent(
                 margin_loss(model, y),
                 x.detach(),
                 start=x.detach(),
-                radius=radius,
+                threat=within,
                 lengths=repeat(radius / 4, steps),
-                bounds=bounds,
                 watch=watch,
             )
         return flipped

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from r2et.attacks.goals import Goal, closest_goal, ranking_goal, relative, threshold_goal
 from r2et.attacks.records import Attack, Attacked
-from r2et.attacks.searches import BestSoFar, Bounds, clip, keeps, one_of, projected_descent
+from r2et.attacks.searches import BestSoFar, projected_descent, repeated
 from r2et.attacks.single import in_batches
+from r2et.attacks.threats import Ball, Threat, one_of
 from r2et.explainers import Explainer, Quantity, gradient
 from r2et.models.smoothing import softened
-from r2et.randomness import ball_offsets, stream
+from r2et.randomness import stream
 
 TOGETHER = 10  # random points of each example that are tried at once
 
@@ -30,7 +31,7 @@ def strong_attack(
     k: int,
     explain: Explainer = gradient,
     radius: float = 1.0,
-    bounds: Bounds | None = None,
+    threat: Threat = Ball(),  # noqa: B008 - a frozen record
     restarts: int = 2,
     steps: int = 40,
     sharpness: Sequence[float] = (2.0, 8.0),
@@ -43,16 +44,17 @@ def strong_attack(
 
     Every member is judged by `explain` on the attacked model itself; surrogates only guide it.
     """
+    within = threat.at(radius)
 
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        best = BestSoFar(model, explain, x, y, k)
-        _random_points(best, x, radius, bounds, points, seed)
+        best = BestSoFar(model, explain, x, y, k, within)
+        _random_points(best, x, points, seed)
         best.tick(1)
         for guide, look in _guides(model, explain, sharpness):
-            starts = _starts(best, x, radius, bounds, restarts, seed)
-            _descend(best, guide, look, x, starts, radius, bounds, steps)
+            starts = _starts(best, x, restarts, seed)
+            _descend(best, guide, look, x, starts, steps)
             best.tick(1)
-        _random_moves(best, x, radius, bounds, refinements, seed)
+        _random_moves(best, x, refinements, seed)
         best.tick(1)
         return best.result()
 
@@ -87,14 +89,12 @@ def _of(explain: Explainer, quantity: Quantity) -> Explainer:
     return explain
 
 
-def _starts(
-    best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, restarts: int, seed: int
-) -> Tensor:
+def _starts(best: BestSoFar, x: Tensor, restarts: int, seed: int) -> Tensor:
     """The best input so far and random points of the ball that keep the prediction: (S, B, ...)."""
     starts = [best.x]
-    for offset in ball_offsets(one_of(x), radius, restarts, stream(seed, "restarts")):
-        start = clip(x + offset, x, radius, bounds)
-        kept = keeps(best.model, start, best.y).view(-1, *(1,) * (x.ndim - 1))
+    for offset in best.threat.offsets(one_of(x), restarts, stream(seed, "restarts")):
+        start = best.threat.project(x + offset, x)
+        kept = best.keeps(start).view(-1, *(1,) * (x.ndim - 1))
         starts.append(torch.where(kept, start, x))
     return torch.stack(starts)
 
@@ -105,8 +105,6 @@ def _descend(
     look: Explainer,
     x: Tensor,
     starts: Tensor,
-    radius: float,
-    bounds: Bounds | None,
     steps: int,
 ) -> None:
     """Lower every goal from every start along a guide's slope, all of them as one batch.
@@ -127,12 +125,11 @@ def _descend(
 
     projected_descent(
         loss,
-        x.repeat(copies, *(1,) * (x.ndim - 1)),
-        start=starts.flatten(0, 1).repeat(len(goals), *(1,) * (x.ndim - 1)),
-        radius=radius,
-        lengths=[radius * shrinking(step / steps) for step in range(steps)],
-        bounds=bounds,
-        allowed=partial(keeps, best.model, y=labels),
+        repeated(x, copies),
+        start=repeated(starts.flatten(0, 1), len(goals)),
+        threat=best.threat,
+        lengths=[best.threat.radius * shrinking(step / steps) for step in range(steps)],
+        allowed=best.keeps,
         watch=watch,
     )
 
@@ -142,29 +139,23 @@ def shrinking(progress: float, first: float = 0.25, last: float = 0.01) -> float
     return last + (first - last) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _random_points(
-    best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, points: int, seed: int
-) -> None:
+def _random_points(best: BestSoFar, x: Tensor, points: int, seed: int) -> None:
     """Points on the surface of the ball and within it, no slope used."""
     half = points // 2
     generator = stream(seed, "points")
     offsets = torch.cat(
         [
-            ball_offsets(one_of(x), radius, half, generator, surface=True),
-            ball_offsets(one_of(x), radius, points - half, generator),
+            best.threat.offsets(one_of(x), half, generator, surface=True),
+            best.threat.offsets(one_of(x), points - half, generator),
         ]
     )
     for some in offsets.split(TOGETHER):
-        places = (x + some[:, None]).flatten(0, 1)
-        centres = x.repeat(len(some), *(1,) * (x.ndim - 1))
-        best.offer_all(clip(places, centres, radius, bounds).view(len(some), *x.shape))
+        best.offer_all(x + some[:, None])
 
 
-def _random_moves(
-    best: BestSoFar, x: Tensor, radius: float, bounds: Bounds | None, moves: int, seed: int
-) -> None:
+def _random_moves(best: BestSoFar, x: Tensor, moves: int, seed: int) -> None:
     """Random moves from the best input so far, shorter and shorter."""
-    offsets = ball_offsets(one_of(x), 1.0, moves, stream(seed, "moves"), surface=True)
-    for number, offset in enumerate(offsets):
-        reach = radius * shrinking(number / moves, first=0.5, last=0.02)
-        best.offer(clip(best.x + reach * offset, x, radius, bounds))
+    generator = stream(seed, "moves")
+    for number in range(moves):
+        reach = shrinking(number / moves, first=0.5, last=0.02)
+        best.offer(best.x + best.threat.offsets(one_of(x), 1, generator, reach=reach, surface=True))

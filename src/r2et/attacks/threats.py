@@ -1,0 +1,137 @@
+"""Which inputs an attacker may use: a ball of changed numbers, with bounds."""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from r2et.randomness import ball_offsets
+
+Bounds = tuple[Tensor | float, Tensor | float]
+
+
+class Threat(Protocol):
+    """The inputs admissible around a clean one, at a given radius.
+
+    Rows of `points` belong to the rows of `centre`, the clean inputs. Searches follow slopes
+    within a smooth hull (`relax`, `steepest`); what is returned has passed `project`.
+    """
+
+    @property
+    def radius(self) -> float:
+        """What all changes of one input may cost together."""
+
+    def at(self, radius: float) -> "Threat":
+        """The same threat at another radius."""
+
+    def project(self, points: Tensor, centre: Tensor) -> Tensor:
+        """Admissible inputs near `points`, which themselves if admissible: like points."""
+
+    def relax(self, points: Tensor, centre: Tensor) -> Tensor:
+        """Nearby points of the smooth hull of all admissible inputs: like points."""
+
+    def steepest(self, slope: Tensor) -> Tensor:
+        """The move of cost one along which a loss with this slope rises fastest: like slope."""
+
+    def offsets(
+        self,
+        like: Tensor,
+        count: int,
+        generator: torch.Generator,
+        *,
+        reach: float = 1.0,
+        surface: bool = False,
+    ) -> Tensor:
+        """Random moves of at most `reach` radii, to be projected: (count, ...).
+
+        Shared by all examples: one meets the same moves alone as in company. `like` is shaped as
+        one example; with `surface` all moves cost as much as they may.
+        """
+
+    def cost(self, points: Tensor, centre: Tensor) -> Tensor:
+        """The radius at which `points` become affordable: (B,)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ball:
+    """Every input within the l2 ball of `radius` and within `bounds`, low and high."""
+
+    radius: float = 1.0
+    bounds: Bounds | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a ball that is none."""
+        if not 0 <= self.radius < float("inf"):
+            raise ValueError(f"the radius of a ball must be >= 0 and finite, got {self.radius}.")
+
+    def at(self, radius: float) -> "Ball":
+        """The same bounds around a ball of another radius."""
+        return replace(self, radius=radius)
+
+    def project(self, points: Tensor, centre: Tensor) -> Tensor:
+        """The points moved into the bounds and the ball: like points."""
+        return clip(points, centre, self.radius, self.bounds)
+
+    def relax(self, points: Tensor, centre: Tensor) -> Tensor:
+        """The same as `project`: slopes can be followed in the ball itself."""
+        return clip(points, centre, self.radius, self.bounds)
+
+    def steepest(self, slope: Tensor) -> Tensor:
+        """The slope scaled to length one, zero where it is zero: like slope."""
+        return unit(slope)
+
+    def offsets(
+        self,
+        like: Tensor,
+        count: int,
+        generator: torch.Generator,
+        *,
+        reach: float = 1.0,
+        surface: bool = False,
+    ) -> Tensor:
+        """Moves uniform in the ball of `reach` radii, or on its surface: (count, ...)."""
+        return ball_offsets(like, reach * self.radius, count, generator, surface=surface)
+
+    def cost(self, points: Tensor, centre: Tensor) -> Tensor:
+        """Length of the move from `centre` to `points`: (B,)."""
+        length: Tensor = (points - centre).flatten(1).norm(dim=-1)
+        return length
+
+
+def one_of(x: Tensor) -> Tensor:
+    """A tensor like one example of x, also where there is none; its numbers mean nothing."""
+    return x.new_empty(x.shape[1:])
+
+
+def unit(direction: Tensor) -> Tensor:
+    """Each example's direction, scaled to length one (zero stays zero): like `direction`."""
+    # One norm per example: a norm over the batch would let neighbours shorten each other's steps.
+    # The largest entry is divided out first: squares of a saturated model's slopes underflow.
+    flat = direction.flatten(1)
+    largest = flat.abs().amax(-1, keepdim=True)
+    flat = flat / torch.where(largest > 0, largest, 1.0)
+    length = flat.norm(dim=-1, keepdim=True)
+    return (flat / torch.where(length > 0, length, 1.0)).view_as(direction)
+
+
+def clip(x: Tensor, centre: Tensor, radius: float, bounds: Bounds | None = None) -> Tensor:
+    """The points x moved into the bounds and then into the l2 ball around `centre`: like x.
+
+    Where the centre lies outside its bounds, its own value is the bound. The result is within
+    both, exactly: shrinking towards the centre leaves no bound.
+    """
+    if bounds is not None:
+        low, high = (torch.as_tensor(each, dtype=x.dtype, device=x.device) for each in bounds)
+        low, high = torch.minimum(low, centre), torch.maximum(high, centre)
+        x = x.clamp(low, high)
+    move = (x - centre).flatten(1)
+    length = move.norm(dim=-1, keepdim=True)
+    # Shrunk by what rounding the sum below can add, so that it cannot leave the ball.
+    eps = torch.finfo(x.dtype).eps
+    far = centre.flatten(1).norm(dim=-1, keepdim=True)
+    inside = (radius * (1 - 8 * eps) - eps * far).clamp_min(0)
+    outside = length > inside
+    shrunk = centre + (move * (inside / torch.where(outside, length, 1.0))).view_as(x)
+    x = torch.where(outside.view(-1, *(1,) * (x.ndim - 1)), shrunk, x)
+    return x if bounds is None else x.clamp(low, high)
