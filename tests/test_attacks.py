@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import Attack, Budget, er_attack, flip_attack, mse_attack, strong_attack
+from r2et.attacks import Attack, Budget, Effort, er_attack, flip_attack, mse_attack, strong_attack
 from r2et.attacks.goals import closest_goal, distance_goal, ranking_goal, relative
 from r2et.attacks.searches import projected_descent
 from r2et.attacks.threats import Ball, clip, unit
@@ -369,13 +369,15 @@ def test_the_strong_attack_is_strong_where_the_papers_attack_is_not() -> None:
 
 def test_more_effort_of_the_strong_attack_finds_more() -> None:
     model, x, y = adult_network()
-    weak = strong_attack(k=8, radius=0.5, restarts=0, steps=4, points=10, refinements=4)
+    weak = strong_attack(
+        k=8, radius=0.5, effort=Effort(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0)
+    )
     assert strong_precision().mean() < weak(model, x, y).precision.mean() - 0.05
 
 
 def test_without_any_effort_the_strong_attack_finds_nothing() -> None:
     model, x, y = adult_network()
-    none = strong_attack(k=8, restarts=0, steps=0, points=0, refinements=0, sharpness=())
+    none = strong_attack(k=8, effort=Effort(starts=0, points=0, moves=0, pairs=0))
     found = none(model, x[:5], y[:5])
     assert torch.equal(found.x, x[:5])
     assert (found.precision == 1).all()

@@ -31,10 +31,12 @@ record_every = 1
 steps = 3
 step = 0.1
 [evaluation.strong]
-restarts = 1
+rounds = 2
+starts = 1
 steps = 2
 points = 4
-refinements = 2
+moves = 2
+pairs = 1
 sharpness = [4.0]
 [[methods]]
 name = "vanilla"
@@ -181,7 +183,7 @@ def test_misspelt_keys_are_refused_before_anything_is_trained(r2et, tmp_path: Pa
     for wrong, says in {
         "gat = 0.1\n": "did you mean 'gate'",
         "[fit]\nepoch = 3\n": "did you mean 'epochs'",
-        "[evaluation.strong]\nrestart = 1\n": "did you mean 'restarts'",
+        "[evaluation.strong]\nround = 1\n": "did you mean 'rounds'",
         '[[methods]]\nname = "r2ett"\n': "did you mean 'r2et'",
         '[[methods]]\nname = "r2et"\nthicknes = 1.0\n': "thicknes",
         "gate = \n": "not valid TOML",

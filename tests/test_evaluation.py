@@ -1,7 +1,7 @@
 import copy
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -10,17 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import numbers
-from r2et.attacks import Attacked, Budget
+from r2et.attacks import Attacked, Budget, Curve, Effort
 from r2et.data import Split, load
 from r2et.evaluation import (
     EVALUATED,
     EvaluationSettings,
-    StrongSettings,
     build_attack,
     changes,
     curve_of,
     evaluate,
-    most_damaging,
     one_hot_groups,
     profile_of,
     reasons,
@@ -40,7 +38,7 @@ SETTINGS = EvaluationSettings(
     epsilons=(0.1, 0.4, 2.0),
     record_every=2,
     er=Budget(radius=1.0, step=0.1, steps=12),
-    strong=StrongSettings(restarts=0, steps=4, points=10, refinements=5, sharpness=(4.0,)),
+    strong=Effort(rounds=2, starts=2, steps=4, points=10, moves=5, pairs=2, sharpness=(4.0,)),
 )
 
 
@@ -110,14 +108,14 @@ OF_A_MODEL = {
     "null share": (0.0, 1.0),
     "gaussian thickness": (0.0, 1.0),
     "distinct sets": (1.0, 40.0),
+    "last doubling": (-1.0, 0.0),
 }
 
 
 def test_every_measure_is_within_its_range() -> None:
     measures = row()["measures"]
-    ranges = {
-        f"{attack} {name}": within for attack in EVALUATED for name, within in UNDER_ATTACK.items()
-    }
+    attacks = (*EVALUATED, "applicant")
+    ranges = {f"{one} {name}": within for one in attacks for name, within in UNDER_ATTACK.items()}
     ranges |= OF_A_MODEL
     assert measures.keys() == ranges.keys()
     for name, (low, high) in ranges.items():
@@ -128,7 +126,9 @@ def test_every_measure_is_within_its_range() -> None:
 
 def test_intervals_hold_their_means() -> None:
     found = row()
-    single = {"clean AUC", "distinct sets", *(f"{name} attacked AUC" for name in EVALUATED)}
+    attacks = (*EVALUATED, "applicant")
+    single = {"clean AUC", "distinct sets", "last doubling"}
+    single |= {f"{name} attacked AUC" for name in attacks}
     assert found["intervals"].keys() == found["measures"].keys() - single
     for name, (low, high) in found["intervals"].items():
         assert low <= found["measures"][name] <= high, name
@@ -143,7 +143,9 @@ def test_the_strong_attack_is_never_the_weaker_one() -> None:
 
 def test_the_curve_falls_with_the_radius() -> None:
     curve = row()["series"]["curve"]
-    assert curve["epsilon"] == [0.0, 0.1, 0.25, 0.4, 1.0]  # 2.0 is beyond the budget
+    assert curve["epsilon"] == [0.0, 0.1, 0.4, 1.0]  # 2.0 is beyond the budget
+    assert curve["broken"] == sorted(curve["broken"])
+    assert 0 < curve["broken"][-1] <= 1
     for name in ("strong", "er"):
         assert curve[name][0] == 1
         assert curve[name] == sorted(curve[name], reverse=True)
@@ -210,7 +212,7 @@ def test_examples_of_one_class_leave_only_the_attacked_auc_out() -> None:
     )
     json.dumps(found, allow_nan=False)
     left_out = row()["measures"].keys() - found["measures"].keys()
-    assert left_out == {f"{name} attacked AUC" for name in EVALUATED}
+    assert left_out == {f"{name} attacked AUC" for name in (*EVALUATED, "applicant")}
     assert found["decisions"] == []
 
 
@@ -259,49 +261,18 @@ def attacked(precision: list[float], value: float) -> Attacked:
     )
 
 
-def test_the_most_damaging_input_of_each_example_is_taken() -> None:
-    parts = [attacked([1.0, 0.5, 0.5], 1), attacked([0.5, 0.5, 1.0], 2), attacked([0.5, 0.0, 1], 3)]
-    merged = most_damaging(parts)
-    assert merged.precision.tolist() == [0.5, 0.0, 0.5]
-    assert merged.x[:, 0].tolist() == [2.0, 3.0, 1.0]  # the first of equals
-    assert merged.after[:, 0].tolist() == [2.5, 3.5, 1.5]
-    assert torch.equal(merged.history, parts[0].history)
-    assert most_damaging(parts[:1]) is parts[0]
-
-
-def test_together_attacks_are_as_strong_as_the_strongest_of_them() -> None:
+def test_the_strong_curve_counts_what_any_attack_found() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
-    alone = {name: build_attack(name, SETTINGS)(model, x, y) for name in EVALUATED}
-    merged = most_damaging(list(alone.values()))
-    for result in alone.values():
-        assert (merged.precision <= result.precision).all()
-    lowest = torch.stack([result.precision for result in alone.values()]).min(0).values
-    assert torch.equal(merged.precision, lowest)
-    assert (predicted(model, merged.x) == y).all()
-    with torch.no_grad():
-        torch.testing.assert_close(merged.after, gradient(model, merged.x, y))
-    curve = strong_curve(model, x, y, [0.1, 0.4], SETTINGS, explain=gradient, seed=0)
-    assert (curve[0.4].precision <= curve[0.1].precision).all()
-    for radius, result in curve.items():
-        assert ((result.x - x).norm(dim=-1) <= radius).all()
-
-
-def test_a_larger_ball_holds_what_a_smaller_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    # An attack that happens to fail for the second example in the larger ball.
-    results = {0.1: attacked([1.0, 0.25], 1), 0.4: attacked([0.5, 1.0], 2)}
-
-    def build(name: str, settings: EvaluationSettings, *, radius: float, **rest: Any) -> Any:
-        assert name == "strong"
-        return lambda model, x, y: results[radius]
-
-    monkeypatch.setattr("r2et.evaluation.build_attack", build)
-    x, y = torch.zeros(2, 3), torch.zeros(2).long()
-    curve = strong_curve(network(), x, y, [0.1, 0.4], SETTINGS, explain=gradient, seed=0)
-    assert curve[0.1].precision.tolist() == [1.0, 0.25]
-    assert curve[0.4].precision.tolist() == [0.5, 0.25]
-    assert curve[0.4].x[:, 0].tolist() == [2.0, 1.0]
+    others = [build_attack(name, SETTINGS)(model, x, y) for name in ("er", "mse")]
+    curve = strong_curve(model, x, y, SETTINGS, explain=gradient, others=others, seed=0)
+    for result in others:
+        assert (curve.precision[-1] <= result.precision).all()
+    assert (curve.precision[1:] <= curve.precision[:-1]).all()
+    for radius, found in zip(curve.epsilons.tolist(), curve.x, strict=True):
+        assert ((found - x).norm(dim=-1) <= radius).all()
+        assert (predicted(model, found) == y).all()
 
 
 @pytest.mark.parametrize("name", EVALUATED)
@@ -328,12 +299,18 @@ def test_the_walk_is_read_where_it_was() -> None:
         steps=torch.arange(4),
     )
     settings = replace(SETTINGS, er=Budget(radius=0.3, step=0.1, steps=3))
-    strong = {0.25: attacked([0.0, 0.5], 2), 0.05: attacked([0.5, 1.0], 3)}
-    curve = curve_of(walked, strong, settings)
-    assert curve["epsilon"] == [0.0, 0.05, 0.25]
+
+    def reached(radii: list[float], precision: list[list[float]]) -> Curve:
+        held = {each.name: torch.empty(0) for each in fields(Curve)}
+        held |= {"epsilons": torch.tensor(radii, dtype=torch.float64), "precision": torch.tensor(precision)}
+        return Curve(**held)
+
+    curve = curve_of(walked, reached([0.05, 0.25], [[0.5, 1.0], [0.0, 0.5]]), settings)
+    assert curve["broken"] == [0.0, 0.5, 1.0]
+    assert curve["epsilon"] == pytest.approx([0.0, 0.05, 0.25])
     assert curve["strong"] == [1.0, 0.75, 0.25]
     assert curve["er"] == pytest.approx([1.0, 1.0, 0.5])
-    full = curve_of(walked, {0.3: attacked([0.0, 0.5], 2)}, settings)
+    full = curve_of(walked, reached([0.3], [[0.0, 0.5]]), settings)
     assert full["er"] == pytest.approx([1.0, 0.3])  # 3 x 0.1 is 0.3 despite rounding
 
 
@@ -402,9 +379,10 @@ def test_a_decision_is_told_in_words() -> None:
         assert decision["actual"] == dataset.classes[int(dataset.y[decision["row"]])]
         assert decision["probability"][0] == pytest.approx(float(probability[number]))
         assert all(0.5 <= each <= 1 for each in decision["probability"])
-        assert 0 < decision["distance"] <= 0.25
-        moved = math.hypot(*(each["moved"] for each in decision["values"]))
-        assert moved == pytest.approx(decision["distance"], abs=1e-3)
+        assert 0 <= decision["cost"] <= 1 + 1e-9
+        assert (decision["cost"] > 0) == any(each["moved"] for each in decision["values"])
+        for each in decision["values"]:
+            assert "+" not in each["after"], "a blend of categories is nobody's value"
         order = before[number].argsort(descending=True, stable=True)[:4].tolist()
         assert [each["name"] for each in decision["before"]] == [
             dataset.features[place].name for place in order

@@ -10,13 +10,15 @@ from captum.attr import InputXGradient, IntegratedGradients, Saliency
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from closed_form import Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
+from closed_form import Largest, Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.explainers import (
     EXPLAINERS,
+    NARROW,
     Explainer,
     Form,
     Quantity,
     check_inputs,
+    gauge_free,
     gradient,
     input_x_gradient,
     integrated_gradients,
@@ -26,8 +28,10 @@ from r2et.explainers import (
     slope,
     smooth_grad,
 )
+from r2et.metrics.sensitivity import null_share
 from r2et.randomness import stream
 from r2et.ranking import order, ties
+from refusals import refusal
 
 QUANTITIES = get_args(Quantity)
 FORMS = get_args(Form)
@@ -486,6 +490,250 @@ def test_an_explanation_of_nothing_is_zero(explain: Explainer, form: Form) -> No
     assert all(part.isfinite().all() for part in slopes if part is not None)
 
 
+@every_explainer
+def test_an_empty_batch_has_no_explanations(explain: Explainer) -> None:
+    assert explain(tiny_mlp(), numbers(0, 6), ones(0)).shape == (0, 6)
+
+
+# --- gauge-free explanations ---
+
+# Six columns: the first a number of its own, the others one-hot groups, not side by side.
+ONE_HOT = [(1, 4), (5, 2, 3)]
+WIDE = 2 * NARROW
+# Two ways to the same projection: by its matrix, and without it.
+every_width = pytest.mark.parametrize("d", [6, WIDE], ids=["narrow", "wide"])
+
+
+def real_inputs(count: int) -> Tensor:
+    """Rows whose groups are truly one-hot."""
+    x = torch.zeros(count, 6, dtype=torch.float64)
+    x[:, 0] = numbers(count, seed=2)
+    for group in ONE_HOT:
+        x[torch.arange(count), [group[row % len(group)] for row in range(count)]] = 1
+    return x
+
+
+class Gauged(nn.Module):
+    """A model with c_g (sum of group g - 1) added, each class's c_g = `c` (C, groups)."""
+
+    def __init__(self, model: nn.Module, c: Tensor) -> None:
+        super().__init__()
+        self.model, self.c = model, c
+
+    def forward(self, x: Tensor) -> Tensor:
+        excess = torch.stack([x[:, list(group)].sum(-1) - 1 for group in ONE_HOT], dim=-1)
+        logits: Tensor = self.model(x) + excess @ self.c.T
+        return logits
+
+
+def moved_by_the_gauge(explain: Explainer, x: Tensor, of: Quantity, classes: int = 2) -> float:
+    """Largest change of an explanation, relative to its largest score."""
+    model = tiny_mlp(classes=classes)
+    gauged = Gauged(model, 3 * numbers(classes, len(ONE_HOT), seed=6))
+    y = torch.arange(len(x)) % classes
+    with torch.no_grad():
+        before, after = explain(model, x, y, of=of), explain(gauged, x, y, of=of)  # type: ignore[call-arg]
+    return float((after - before).abs().max() / before.abs().max())
+
+
+ROUNDING, PLAIN_TO_SEE = 1e-12, 1e-2
+
+
+@every_width
+def test_a_gauge_free_slope_is_the_projection_of_its_definition(d: int) -> None:
+    slopes, P = numbers(4, d), torch.eye(d, dtype=torch.float64)
+    for group in ONE_HOT:
+        ones_in_group = torch.zeros(d, dtype=torch.float64)
+        ones_in_group[list(group)] = 1
+        P -= torch.outer(ones_in_group, ones_in_group) / len(group)
+    found = gauge_free(slopes, ONE_HOT)
+    torch.testing.assert_close(found, slopes @ P, rtol=0, atol=1e-14)
+    torch.testing.assert_close(found, gauge_free(found, ONE_HOT), rtol=0, atol=1e-14)
+    others = sorted({*range(d)} - {column for group in ONE_HOT for column in group})
+    assert torch.equal(found[:, others], slopes[:, others])
+    assert (found - slopes).abs().max() > 0.1
+
+
+@every_width
+def test_a_gauge_free_slope_has_no_null_share(d: int) -> None:
+    slopes = numbers(4, d) + 5
+    assert null_share(slopes, ONE_HOT).min() > 0.01
+    assert null_share(gauge_free(slopes, ONE_HOT), ONE_HOT).max() < 1e-28
+
+
+@every_width
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gauge_free_slope_keeps_shape_and_format(d: int, dtype: torch.dtype) -> None:
+    flat = numbers(4, d).to(dtype)
+    picture = flat.view(4, 2, d // 2)
+    found = gauge_free(picture, ONE_HOT)
+    assert found.dtype == dtype
+    assert found.shape == picture.shape
+    assert torch.equal(found.flatten(1), gauge_free(flat, ONE_HOT))
+    assert torch.equal(gauge_free(flat[:0], ONE_HOT), flat[:0])
+    assert gauge_free(flat, []) is gauge_free(flat, None) is flat
+
+
+@every_width
+def test_a_gauge_free_slope_can_be_differentiated_twice(d: int) -> None:
+    first, rest = numbers(2, 6).requires_grad_(), numbers(2, d - 6)
+
+    def cubes(first: Tensor) -> Tensor:
+        return gauge_free(torch.cat([first, rest], dim=-1), ONE_HOT)[:, :6].pow(3)
+
+    assert gradcheck(cubes, first)
+    assert gradgradcheck(cubes, first)
+
+
+def test_the_two_columns_of_a_group_tie() -> None:
+    # (a - b) / 2 and (b - a) / 2. Were they apart by rounding, it would rank them by chance.
+    found = gauge_free(numbers(500, 6) * 10 ** numbers(500, 6, seed=1), ONE_HOT)
+    assert torch.equal(found[:, 1], -found[:, 4])
+
+
+def test_wide_slopes_need_no_square_matrix() -> None:
+    slopes, groups = torch.ones(3, 20_000), [(2 * i, 2 * i + 1) for i in range(10_000)]
+    with Largest() as largest:
+        found = gauge_free(slopes, groups)
+    assert largest.numel < 2 * slopes.numel()
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+def test_a_projection_first_met_in_inference_serves_training() -> None:
+    groups = [(0, 3), (1, 2)]  # of no other test
+    with torch.inference_mode():
+        gauge_free(numbers(2, 6), groups)
+    slopes = numbers(2, 6).requires_grad_()
+    assert gradcheck(lambda slopes: gauge_free(slopes, groups), slopes)
+
+
+@every_explainer
+@every_quantity
+def test_gauge_free_explanations_can_be_attacked_and_trained(
+    explain: Explainer, of: Quantity
+) -> None:
+    # Central differences by every input number and every weight.
+    model, x = tiny_mlp(hidden=2, classes=3), real_inputs(2).add(0.1).requires_grad_()
+    y = torch.tensor([0, 2])
+    settings: Any = {"of": of, "one_hot": ONE_HOT}
+    assert gradcheck(lambda x, *weights: explain(model, x, y, **settings), (x, *model.parameters()))
+
+
+@every_explainer
+@pytest.mark.parametrize("rows_at_once", [1, 3, 11])
+def test_chunks_change_nothing_of_gauge_free_explanations(
+    explain: Explainer, rows_at_once: int
+) -> None:
+    model, x, y = tiny_mlp(classes=3), real_inputs(5).requires_grad_(), torch.arange(5) % 3
+    by = [x, *model.parameters()]
+    whole = explain(model, x, y, one_hot=ONE_HOT)  # type: ignore[call-arg]
+    parts = explain(model, x, y, one_hot=ONE_HOT, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+    torch.testing.assert_close(parts, whole)
+    for found, expected in zip(derivatives_of(parts, by), derivatives_of(whole, by), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_gauge_free_explanations_of_a_quadratic_by_hand() -> None:
+    # The mean slope m, Az + b at the mean place z, gives P m first, and only then the product.
+    model, x, x0 = Quadratic(d=6), numbers(4, 6, seed=3), numbers(6, seed=4)
+    A, b = model.A.detach(), model.b.detach()
+    drawn = torch.randn(9, 6, generator=stream(2, "smooth-grad"), dtype=torch.float64)
+    noisy = x + 0.3**0.5 * drawn.mean(0)
+    for explain, mean_place, factor in [
+        (gradient, x, torch.ones_like(x)),
+        (input_x_gradient, x, x),
+        (partial(smooth_grad, samples=9, variance=0.3, seed=2), noisy, torch.ones_like(x)),
+        (partial(integrated_gradients, baseline=x0), (x + x0) / 2, x - x0),
+    ]:
+        signed = gauge_free(mean_place @ A + b, ONE_HOT) * factor
+        found = explain(model, x, ones(4), one_hot=ONE_HOT, **signed_logit).detach()
+        torch.testing.assert_close(found, signed)
+        absolute = explain(model, x, ones(4), one_hot=ONE_HOT, of="logit").detach()
+        torch.testing.assert_close(absolute, signed.abs())
+
+
+@every_explainer
+@pytest.mark.parametrize(("of", "classes"), [("logit", 2), ("logit", 3), ("margin", 2)])
+def test_no_gauge_moves_the_gauge_free_explanation_of_a_logit(
+    explain: Explainer, of: Quantity, classes: int
+) -> None:
+    # The slope of c (sum of the group - 1) is c in each of its columns, anywhere: P removes it. Of
+    # three classes it could make another one the runner-up, of which a margin is taken, though.
+    for x in (real_inputs(6), numbers(6, 6, seed=1)):
+        free = partial(explain, one_hot=ONE_HOT)  # type: ignore[call-arg]
+        assert moved_by_the_gauge(free, x, of, classes) < ROUNDING
+        assert moved_by_the_gauge(explain, x, of, classes) > PLAIN_TO_SEE
+
+
+@pytest.mark.parametrize("name", ["grad", "grad-x-input"])
+@every_quantity
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_gauge_moves_the_gauge_free_explanation_of_a_real_input(
+    name: str, of: Quantity, classes: int
+) -> None:
+    # There sum - 1 = 0: probabilities and runners-up are those of the model without it.
+    free = partial(SMALL[name], one_hot=ONE_HOT)  # type: ignore[call-arg]
+    assert moved_by_the_gauge(free, real_inputs(6), of, classes) < ROUNDING
+    assert moved_by_the_gauge(SMALL[name], real_inputs(6), of, classes) > PLAIN_TO_SEE
+
+
+@pytest.mark.parametrize("name", ["grad", "grad-x-input"])
+def test_beside_real_inputs_a_gauge_moves_no_share_of_two_classes(name: str) -> None:
+    # grad p = p (1 - p) grad m: p is another one there, a factor that the shares do not see.
+    x, free = numbers(6, 6, seed=1), partial(SMALL[name], one_hot=ONE_HOT)  # type: ignore[call-arg]
+    shares = partial(free, form="normalised")
+    assert moved_by_the_gauge(shares, x, "probability") < ROUNDING
+    assert moved_by_the_gauge(free, x, "probability") > PLAIN_TO_SEE
+    assert moved_by_the_gauge(shares, x, "probability", classes=3) > PLAIN_TO_SEE
+
+
+@every_quantity
+def test_a_line_between_real_inputs_meets_no_gauge(of: Quantity) -> None:
+    # From 0 the sum of a group grows from 0 to 1, from a real x0 it is 1 all the way.
+    x, x0 = real_inputs(6), real_inputs(4).mean(0)
+    free = partial(integrated_gradients, points=7, one_hot=ONE_HOT)
+    assert moved_by_the_gauge(partial(free, baseline=x0), x, of, classes=3) < ROUNDING
+    if of != "logit":
+        assert moved_by_the_gauge(free, x, of, classes=3) > PLAIN_TO_SEE
+    # SmoothGrad's places are never real ones.
+    smooth = partial(SMALL["smooth-grad"], one_hot=ONE_HOT)  # type: ignore[call-arg]
+    if of == "probability":
+        assert moved_by_the_gauge(smooth, x, of) > PLAIN_TO_SEE
+
+
+def test_gauge_free_integrated_gradients_between_real_inputs_add_up() -> None:
+    # x - x0 sums to 0 in each group, so P (x - x0) = x - x0: nothing of f(x) - f(x0) is lost.
+    model, x, x0 = tiny_mlp(), real_inputs(6), real_inputs(4).mean(0)
+    settings: Any = {"of": "logit", "form": "signed", "one_hot": ONE_HOT}
+    with torch.no_grad():
+        rise = model(x)[:, 1] - model(x0[None])[:, 1]
+        found = integrated_gradients(model, x, ones(6), baseline=x0, **settings)
+        from_zero = integrated_gradients(model, x, ones(6), **settings)
+        rise_from_zero = model(x)[:, 1] - model(torch.zeros_like(x))[:, 1]
+    torch.testing.assert_close(found.sum(-1), rise, rtol=0, atol=1e-5)
+    assert (from_zero.sum(-1) - rise_from_zero).abs().max() > PLAIN_TO_SEE
+
+
+@every_width
+@pytest.mark.parametrize(
+    ("one_hot", "words"),
+    [
+        ([(0, 1), (2, WIDE)], rf"got 0..{WIDE}"),
+        ([(0, 1), (-1, 2)], "got -1..2"),
+        ([(0, 1), (1, 2)], "column 1 is named 2 times"),
+        ([(0, 1), (3, 2, 3)], "column 3 is named 2 times"),
+        ([(0, 1), ()], "group 1 is empty"),
+        ([()], "group 0 is empty"),
+    ],
+)
+def test_groups_that_cannot_be_one_hot_are_refused(d: int, one_hot: Any, words: str) -> None:
+    for _ in range(2):  # a projection that was refused is not remembered
+        assert words in refusal(lambda: gauge_free(numbers(3, d), one_hot))
+
+
+# --- noise ---
+
+
 def test_noise_depends_on_the_seed_only() -> None:
     model, x, y = tiny_mlp(), numbers(3, 6), ones(3)
     assert torch.equal(smooth_grad(model, x, y), smooth_grad(model, x, y, seed=0))
@@ -493,9 +741,71 @@ def test_noise_depends_on_the_seed_only() -> None:
     torch.testing.assert_close(smooth_grad(model, x, y, variance=0.0), gradient(model, x, y))
 
 
-@every_explainer
-def test_an_empty_batch_has_no_explanations(explain: Explainer) -> None:
-    assert explain(tiny_mlp(), numbers(0, 6), ones(0)).shape == (0, 6)
+def test_fresh_noise_follows_its_generator_only() -> None:
+    model, x, y = tiny_mlp(), numbers(3, 6), ones(3)
+    fresh = partial(smooth_grad, model, x, y)
+    generator, everyones = stream(1, "test"), torch.random.get_rng_state()
+    first, second = fresh(generator=generator), fresh(generator=generator)
+    assert not torch.equal(first, second)
+    generator = stream(1, "test")
+    assert torch.equal(fresh(generator=generator, seed=5), first)
+    assert torch.equal(fresh(generator=generator, seed=6), second)
+    assert torch.equal(torch.random.get_rng_state(), everyones)
+
+
+def test_fresh_noise_is_shared_by_all_examples_of_a_call() -> None:
+    model, x, y = tiny_mlp(), numbers(3, 6), torch.tensor([0, 1, 1])
+    together = smooth_grad(model, x, y, generator=stream(1, "test"))
+    for i in range(3):
+        alone = smooth_grad(model, x[i : i + 1], y[i : i + 1], generator=stream(1, "test"))
+        torch.testing.assert_close(together[i : i + 1], alone)
+
+
+def test_the_mean_over_fresh_noise_is_the_expectation() -> None:
+    # The slope at x + s is A (x + s) + b, E[s] = 0: its mean over N draws of variance v is normal
+    # around Ax + b, feature i with variance v ||A_i||^2 / N.
+    model, x, generator = Quadratic(d=5), numbers(4, 5, seed=3), stream(0, "test")
+    A, b, calls, samples, variance = model.A.detach(), model.b.detach(), 500, 10, 0.3
+    with torch.no_grad():
+        found = torch.stack(
+            [
+                smooth_grad(
+                    model,
+                    x,
+                    ones(4),
+                    samples=samples,
+                    variance=variance,
+                    generator=generator,
+                    of="logit",
+                    form="signed",
+                )
+                for _ in range(calls)
+            ]
+        )
+    deviation = (variance / samples) ** 0.5 * A.norm(dim=0)
+    errors = (found.mean(0) - (x @ A + b)) / (deviation / calls**0.5)
+    assert errors.abs().max() < 4
+    spread = found.std(0) / deviation
+    torch.testing.assert_close(spread, torch.ones_like(spread), rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 11])
+def test_chunks_are_computed_again_with_the_noise_first_drawn(rows_at_once: int) -> None:
+    model, x, y = tiny_mlp(), numbers(5, 6).requires_grad_(), torch.arange(5) % 2
+    by = [x, *model.parameters()]
+
+    def twice(rows_at_once: int) -> list[Tensor]:
+        generator = stream(3, "test")
+        values = smooth_grad(model, x, y, samples=7, generator=generator, rows_at_once=rows_at_once)
+        after_the_call = generator.get_state()
+        once = derivatives_of(values, by, create_graph=True)
+        length = torch.stack([part.square().sum() for part in once]).sum()
+        again = torch.autograd.grad(length, by, allow_unused=True, materialize_grads=True)
+        assert torch.equal(generator.get_state(), after_the_call)
+        return [values.detach(), *(part.detach() for part in once), *again]
+
+    for found, expected in zip(twice(rows_at_once), twice(10**6), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 # --- refusals ---
@@ -583,6 +893,7 @@ def test_settings_without_a_meaning_are_refused(explain: Explainer) -> None:
         ({"of": "loss"}, "'loss'"),
         ({"form": "squared"}, "'squared'"),
         ({"groups": (0, 1)}, "6 columns, got 2"),
+        ({"one_hot": [(0, 6)]}, r"columns 0\.\.5, got 0\.\.6"),
         ({"rows_at_once": 0}, "at least 1"),
     ]:
         with pytest.raises(ValueError, match=words):

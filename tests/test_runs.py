@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
         "decisions": 1,
         "epsilons": [0.5],
         "er": {"step": 0.2, "steps": 3},
-        "strong": {"restarts": 0, "steps": 1, "points": 3, "refinements": 2, "sharpness": [4.0]},
+        "strong": {"rounds": 1, "starts": 1, "steps": 1, "points": 3, "moves": 2, "pairs": 1},
     },
     "methods": [{"name": "vanilla"}, {"name": "r2et-noh", "thickness": [0.05, 0.1]}],
 }

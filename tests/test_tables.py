@@ -37,7 +37,7 @@ def made_row(
 ) -> dict[str, Any]:
     """A row as a run writes it, small enough to be checked by eye: 5 features, k = 2."""
     at_small = 1 - (1 - strong) / 2
-    precision = {f"{name} precision@k": strong for name in ("er", "mse", "strong")}
+    precision = {f"{name} precision@k": strong for name in ("er", "mse", "strong", "applicant")}
     return {
         "key": f"{method}-{seed}",
         "dataset": "adult",
@@ -67,6 +67,7 @@ def made_row(
             "er sen": 0.0,
             "mse sen": 0.0,
             "strong sen": 0.0,
+            "last doubling": -0.01,
             **measures,
         },
         "intervals": {},
@@ -90,6 +91,8 @@ def made_row(
             },
         },
         "decisions": [made_decision(7), made_decision(3)],
+        "change buys": ["age: up by 5 years", "fixed: gender"],
+        "alarms": ["random points do more damage for 7% of the examples."] if seed == 1 else [],
         "examples": 3,
         "features": 5,
         "k": 2,
@@ -103,10 +106,10 @@ def made_decision(row: int) -> dict[str, Any]:
         "predicted": ">50K",
         "actual": "<=50K",
         "probability": [0.75, 0.625],
-        "distance": 0.25,
+        "cost": 0.25,
         "precision": 0.5,
         "values": [
-            {"name": "age", "before": "39 years", "after": "41.5 years", "moved": 0.03},
+            {"name": "age", "before": "39 years", "after": "41 years", "moved": 0.03},
             {"name": "gender", "before": "Female", "after": "Female", "moved": 0.0},
         ],
         "before": [{"name": "age", "share": 0.4}, {"name": "hours", "share": 0.2}],

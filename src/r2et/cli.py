@@ -26,8 +26,16 @@ from rich.table import Table
 from rich.text import Text
 
 from r2et import __version__
-from r2et.attacks import ATTACKS
+from r2et.attacks import ATTACKS, HANDLERS, Applicant, HandlerPoint, what_it_buys
 from r2et.data import DATASETS, Dataset, load, read_csv
+from r2et.experiments.laboratory import (
+    Findings,
+    LabSettings,
+    attack_model,
+    compared_handlers,
+    example_rows,
+    given_model,
+)
 from r2et.experiments.recipes import load_recipe, recipe_names
 from r2et.experiments.runs import OnProgress, run
 from r2et.experiments.runs import Progress as Done
@@ -39,6 +47,7 @@ from r2et.naming import nearest
 from r2et.objectives import METHODS
 from r2et.ranking import check_k
 from r2et.report import write_report
+from r2et.report.figures import handlers_figure
 
 app = typer.Typer(
     add_completion=False,
@@ -156,6 +165,220 @@ def run_command(
     _show(rows, _report(rows, folder, folder, dataset.source), as_json)
 
 
+@app.command("attack", rich_help_panel="Commands")
+def attack_command(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="adult, bank, compas, or the path of a CSV file of your own (with --target)."
+        ),
+    ] = "adult",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A model file of a run (FOLDER/models/.../*.safetensors), or module:factory with "
+            "--weights; an ordinary network is trained unless given."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="For module:factory: its weights as safetensors.")
+    ] = None,
+    attack: Annotated[str, typer.Option(help=f"One of {', '.join(ATTACKS)}.")] = "strong",
+    eps: Annotated[
+        list[float] | None,
+        typer.Option(help="A radius of the curve; repeat. .05, .1, .25, .5 and 1 unless given."),
+    ] = None,
+    threat: Annotated[
+        str,
+        typer.Option(
+            help="ball (any number may change), applicant (what a person could change), or the "
+            "path of a TOML file of rules."
+        ),
+    ] = "ball",
+    explainer: Annotated[str, typer.Option(help=f"One of {', '.join(EXPLAINERS)}.")] = "grad",
+    of: Annotated[str, typer.Option(help="Explain the probability, logit or margin.")] = (
+        "probability"
+    ),
+    gauge_free: Annotated[
+        bool,
+        typer.Option(
+            "--gauge-free", help="Leave out directions in which one-hot columns cannot vary."
+        ),
+    ] = False,
+    noise: Annotated[
+        str, typer.Option(help="For smooth-grad: shared (the attacker knows it) or fresh.")
+    ] = "shared",
+    handler: Annotated[
+        str | None,
+        typer.Option(help=f"For er and mse, how predictions are kept: {', '.join(HANDLERS)}."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Effort of the strong attack, 4 unless given.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Time limit of the strong attack for each radius.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=1, help="How many test examples.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the attack.")] = 0,
+    k: Annotated[int, typer.Option("-k", help="How many top features are shown.")] = 8,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for a row of each example: attacked inputs and reasons, JSON."),
+    ] = None,
+    compare_handlers_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare-handlers",
+            help="Instead: P@k against changed predictions for every way to keep predictions, "
+            "drawn into this SVG file.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON on standard output only.")
+    ] = False,
+    target: Annotated[
+        str | None, typer.Option(help="For a CSV file: the column to predict.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="For a CSV file: a column to leave out; repeat.")
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(help="For a CSV file: a column of numbers that are categories; repeat."),
+    ] = None,
+) -> None:
+    """Attack the explanations of one model and print P@k at several radii.
+
+    Beside the curve stands what would expose it: whether more effort would find more, signs that
+    slopes mislead the attack, ties, the null share, the number of distinct top-k sets.
+
+    For example:
+
+        r2et attack adult
+
+        r2et attack adult --threat applicant --out attacked.jsonl
+
+        r2et attack loans.csv --target default --model mine:network --weights mine.safetensors
+    """
+    settings = LabSettings(
+        attack=attack,
+        k=k,
+        epsilons=tuple(eps) if eps else LabSettings().epsilons,
+        examples=examples,
+        explainer=explainer,
+        of=of,
+        gauge_free=gauge_free,
+        noise=noise,
+        threat=threat,
+        handler=handler,
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+    )
+    dataset = _data(data, target, drop or (), category or ())
+    check_k(k, dataset.n)
+    with errors.status("preparing the model" if model else "training an ordinary network"):
+        network, split = given_model(dataset, model, weights, seed)
+    if compare_handlers_to is not None:
+        with errors.status("comparing the handlers of all step sizes"):
+            points = compared_handlers(network, split, settings)
+        write_text(compare_handlers_to, handlers_figure(points))
+        _show_handlers(points, k, compare_handlers_to, as_json)
+        return
+    with errors.status(f"attacking {min(examples, len(split.test))} explanations"):
+        findings = attack_model(network, split, settings)
+    if out is not None:
+        lines = (json.dumps(row) for row in example_rows(split, findings))
+        write_text(out, "".join(f"{line}\n" for line in lines))
+    _show_findings(findings, dataset.name, out, as_json)
+
+
+def _show_findings(findings: Findings, name: str, out: Path | None, as_json: bool) -> None:
+    """Print what an attack found as JSON and nothing else, or as a table and sentences."""
+    settings, smallest = findings.settings, findings.smallest()
+    if as_json:
+        told = {
+            "settings": dataclasses.asdict(settings),
+            "curve": findings.table(),
+            "smallest epsilon": smallest,
+            "members": findings.members(),
+            "iterations": findings.iterations(),
+            "doubling": None if findings.doubling is None else findings.doubling.change,
+            "alarms": findings.alarms,
+            "clean AUC": findings.clean_auc,
+            "attacked AUC": findings.attacked_auc,
+            "null share": findings.null_share,
+            "ties": findings.ties,
+            "distinct sets": findings.distinct_sets,
+        }
+        print(json.dumps(told, indent=1))
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    lines = findings.table()
+    seen = ", gauge-free" if settings.gauge_free else ""
+    table = Table(
+        title=f"{name}: {settings.attack} attack on the top {settings.k} of {settings.explainer}"
+        f"{seen}, {settings.examples} examples",
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+    )
+    for heading in lines[0]:
+        table.add_column(heading.replace("P@k", f"P@{settings.k}"), justify="right")
+    for line in lines:
+        table.add_row(*(f"{v:g}" if h == "epsilon" else f"{100 * v:.1f}" for h, v in line.items()))
+    console.print(table)
+    quartiles = ", ".join(
+        f"{which} {'beyond' if value is None else f'{value:.3g}'}"
+        for which, value in smallest.items()
+    )
+    console.print(f"Smallest breaking epsilon: {quartiles}.")
+    if findings.fresh is not None:
+        console.print(f"Fresh noise alone leaves {100 * findings.fresh[0]:.1f} without any attack.")
+    if findings.members():
+        reached = ", ".join(f"{n} {100 * v:.1f}" for n, v in findings.members().items())
+        console.print(f"Reached at the largest radius by {reached}.")
+    if findings.doubling is not None:
+        console.print(f"Another doubling: {findings.doubling}.")
+    for sentence in findings.iterations():
+        console.print(sentence)
+    if isinstance(findings.threat, Applicant):
+        console.print(f"An epsilon of 1 buys {'; '.join(what_it_buys(findings.threat))}.")
+    attacked = "" if findings.attacked_auc is None else f", attacked {findings.attacked_auc:.4f}"
+    console.print(
+        f"AUC {findings.clean_auc:.4f}{attacked}; null share {100 * findings.null_share:.1f} %; "
+        f"ties {100 * findings.ties:.1f} %; {findings.distinct_sets} distinct top-k sets."
+    )
+    for alarm in findings.alarms:
+        console.print(Text(f"Alarm: {alarm}"), style="bold red")
+    if out is not None:
+        console.print(f"The attacked examples: {out}")
+
+
+def _show_handlers(points: Sequence[HandlerPoint], k: int, path: Path, as_json: bool) -> None:
+    """Print P@k and changed predictions of every handler and step size."""
+    if as_json:
+        print(json.dumps([dataclasses.asdict(point) for point in points], indent=1))
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    table = Table(box=SIMPLE_HEAD)
+    headings = ("goal", "handler", "step", f"P@{k}", "changed, %", "on the front", "selected")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("goal", "handler") else "right")
+    for point in points:
+        table.add_row(
+            point.goal,
+            point.handler,
+            f"{point.step:g}",
+            f"{100 * point.precision:.1f}",
+            f"{100 * point.sensitivity:.1f}",
+            "yes" if point.on_front else "",
+            "*" if point.selected else "",
+        )
+    console.print(table)
+    console.print(f"The figure: {path}")
+
+
 @app.command("report", rich_help_panel="Commands")
 def report_command(
     folder: Annotated[Path, typer.Argument(help="The --out folder of a run.")],
@@ -216,6 +439,7 @@ def _known() -> dict[str, dict[str, str]]:
         "recipes": {name: load_recipe(name, "adult").line for name in recipe_names()},
         "methods": {name: f"{entry.label}: {entry.line}" for name, entry in METHODS.items()},
         "attacks": {name: entry.line for name, entry in ATTACKS.items()},
+        "handlers": {name: entry.line for name, entry in HANDLERS.items()},
         "explainers": {name: _first_line(entry) for name, entry in EXPLAINERS.items()},
         "measures": {name: entry.line for name, entry in METRICS.items()},
     }

@@ -3,15 +3,35 @@
 import copy
 import math
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import Attack, Attacked, Budget, er_attack, flip_attack, mse_attack, strong_attack
+from r2et.attacks import (
+    Applicant,
+    Attack,
+    Attacked,
+    Ball,
+    Budget,
+    Curve,
+    Effort,
+    Rule,
+    Threat,
+    applicant_threat,
+    attack_curve,
+    er_attack,
+    flip_attack,
+    mse_attack,
+    read_rules,
+    rule_names,
+    strong_attack,
+    what_it_buys,
+)
+from r2et.attacks.diagnosis import alarms, last_doubling
 from r2et.data import Split
 from r2et.explainers import Explainer, gradient, log_odds, predicted, slope
 from r2et.metrics import METRICS, Case
@@ -29,34 +49,24 @@ SCATTERED = 400  # dots of a scatter plot
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrongSettings:
-    """Effort of the strong attack."""
-
-    restarts: int = 2
-    steps: int = 40
-    points: int = 400
-    refinements: int = 200
-    sharpness: tuple[float, ...] = (2.0, 8.0)
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
     """What is attacked and how hard.
 
     `examples` of the test part are attacked, the first ones after the split's shuffle; `decisions`
-    of them are told in full, attacked within `decision_radius`. `small_radius` is where flippable
-    predictions are counted; `epsilons` are the radii of the curve, besides that of `er`.
+    of them are told in full, changed as a person could for `decision_radius`. `small_radius` is
+    where flippable predictions are counted; `epsilons` are the radii of the curve, besides that of
+    `er`.
     """
 
     k: int = 8
     examples: int = 500
     decisions: int = 6
-    decision_radius: float = 0.25
+    decision_radius: float = 1.0
     small_radius: float = 0.1
     epsilons: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5)
     record_every: int = 10
     er: Budget = field(default_factory=Budget)
-    strong: StrongSettings = field(default_factory=StrongSettings)
+    strong: Effort = field(default_factory=Effort)
 
     def __post_init__(self) -> None:
         """Refuse settings under which nothing can be measured."""
@@ -76,11 +86,13 @@ def evaluate(
     settings: EvaluationSettings,
     *,
     explain: Explainer = gradient,
+    rules: Mapping[str, Rule] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """What the test part shows of a model: means, intervals, series for figures, told decisions.
 
-    All in float64, on a copy: in float32 a sure model's explanations round to ties.
+    All in float64, on a copy: in float32 a sure model's explanations round to ties. `rules` say
+    what a person could change, those that come with the data set unless given.
     """
     started = time.perf_counter()
     model = copy.deepcopy(model).double().eval()
@@ -89,20 +101,20 @@ def evaluate(
     x, truth = whole[: settings.examples], labels[: settings.examples]
     y = predicted(model, x)
 
-    attacks = {
-        name: build_attack(name, settings, explain=explain, seed=seed)(model, x, y)
-        for name in EVALUATED
-    }
-    wanted = {*settings.epsilons, settings.decision_radius}
-    radii = sorted(radius for radius in wanted if radius < settings.er.radius)
-    curve = strong_curve(model, x, y, radii, settings, explain=explain, seed=seed)
-    attacks["strong"] = most_damaging([*attacks.values(), *curve.values()])
-    curve[settings.er.radius] = attacks["strong"]
-    told = curve[min(settings.decision_radius, settings.er.radius)]
+    er, mse = (
+        build_attack(name, settings, explain=explain, seed=seed)(model, x, y)
+        for name in ("er", "mse")
+    )
+    curve = strong_curve(model, x, y, settings, explain=explain, others=(er, mse), seed=seed)
+    person = applicant(split, rules, settings.decision_radius)
+    changed = build_attack(
+        "strong", settings, explain=explain, threat=person, radius=person.radius, seed=seed
+    )(model, x, y)
+    attacks = {"er": er.x, "mse": mse.x, "strong": curve.x[-1], "applicant": changed.x}
 
     values: dict[str, Tensor] = {}
     for name, attacked in attacks.items():
-        case = Case.of(model, explain, x, attacked.x, y, settings.k)
+        case = Case.of(model, explain, x, attacked, y, settings.k)
         for metric in PER_ATTACK:
             values[f"{name} {metric}"] = METRICS[metric].measure(case)
     for metric in PER_MODEL:
@@ -124,22 +136,27 @@ def evaluate(
         points=8,
         generator=stream(seed, "gaussian thickness"),
     ).value
-    before = attacks["er"].before
+    before = er.before
     measures = {name: float(each.double().mean()) for name, each in values.items()}
     measures["clean AUC"] = auc(model, whole, labels)
     measures["distinct sets"] = float(distinct_sets(before, settings.k))
+    doubling = last_doubling(curve.attacks[-1])
+    if doubling is not None:
+        measures["last doubling"] = doubling.change
     if len(truth.unique()) > 1:  # of a rare class the attacked examples may show none
         for name, attacked in attacks.items():
-            measures[f"{name} attacked AUC"] = auc(model, attacked.x, truth)
+            measures[f"{name} attacked AUC"] = auc(model, attacked, truth)
     return {
         "measures": measures,
         "intervals": {name: _interval(each) for name, each in values.items()},
         "series": {
-            "curve": curve_of(attacks["er"], curve, settings),
+            "curve": curve_of(er, curve, settings),
             "profile": profile_of(before),
-            "scatter": scatter_of(attacks["er"], values),
+            "scatter": scatter_of(er, values),
         },
-        "decisions": told_decisions(model, split, y, told, settings),
+        "decisions": told_decisions(model, split, y, changed, person, settings),
+        "change buys": what_it_buys(person),
+        "alarms": alarms(model, x, y, curve, settings.k),
         "examples": len(x),
         "features": before.shape[-1],
         "k": settings.k,
@@ -157,6 +174,7 @@ def build_attack(
     settings: EvaluationSettings,
     *,
     explain: Explainer = gradient,
+    threat: Threat = Ball(),  # noqa: B008 - a frozen record
     seed: int = 0,
     radius: float | None = None,
 ) -> Attack:
@@ -166,13 +184,19 @@ def build_attack(
     radius = settings.er.radius if radius is None else radius
     if name == "strong":
         return strong_attack(
-            k=settings.k, explain=explain, radius=radius, seed=seed, **asdict(settings.strong)
+            k=settings.k,
+            explain=explain,
+            radius=radius,
+            threat=threat,
+            effort=settings.strong,
+            seed=seed,
         )
     weak = er_attack if name == "er" else partial(mse_attack, seed=seed)
     return weak(
         k=settings.k,
         explain=explain,
         budget=replace(settings.er, radius=radius),
+        threat=threat,
         record_every=settings.record_every,
     )
 
@@ -181,32 +205,30 @@ def strong_curve(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    radii: Iterable[float],
     settings: EvaluationSettings,
     *,
     explain: Explainer,
+    others: Sequence[Attacked],
     seed: int,
-) -> dict[float, Attacked]:
-    """The strong attack at rising radii; what a smaller ball holds, a larger one holds too."""
-    found: dict[float, Attacked] = {}
-    for radius in radii:
-        attack = build_attack("strong", settings, explain=explain, seed=seed, radius=radius)
-        found[radius] = most_damaging([attack(model, x, y), *found.values()])
-    return found
+) -> Curve:
+    """The strong attack at all radii up to that of ERAttack, merged with the other attacks."""
+    radii = [*(each for each in settings.epsilons if each < settings.er.radius), settings.er.radius]
+    return attack_curve(
+        lambda radius: build_attack("strong", settings, explain=explain, seed=seed, radius=radius),
+        radii,
+        k=settings.k,
+        explain=explain,
+        others=others,
+        seed=seed,
+    )(model, x, y)
 
 
-def most_damaging(results: list[Attacked]) -> Attacked:
-    """For each example the result with the lowest P@k; the history is that of the first."""
-    best = results[0]
-    for other in results[1:]:
-        better = other.precision < best.precision
-        best = replace(
-            best,
-            x=torch.where(better.view(-1, *(1,) * (best.x.ndim - 1)), other.x, best.x),
-            after=torch.where(better[:, None], other.after, best.after),
-            precision=torch.where(better, other.precision, best.precision),
-        )
-    return best
+def applicant(split: Split, rules: Mapping[str, Rule] | None, radius: float) -> Applicant:
+    """What a person could change, by the rules given or those that come with the data set."""
+    name = split.dataset.name
+    if rules is None:
+        rules = read_rules(name) if name in rule_names() else {}
+    return applicant_threat(split, rules, radius=radius)
 
 
 def one_hot_groups(split: Split) -> list[list[int]]:
@@ -223,20 +245,22 @@ def _interval(values: Tensor) -> list[float]:
     return [mean.low, mean.high]
 
 
-def curve_of(
-    er: Attacked, strong: Mapping[float, Attacked], settings: EvaluationSettings
-) -> dict[str, list[float]]:
-    """Mean P@k against the radius: under the strong attack, and along ERAttack's walk."""
+def curve_of(er: Attacked, strong: Curve, settings: EvaluationSettings) -> dict[str, list[float]]:
+    """Mean P@k against the radius: under the strong attack, and along ERAttack's walk.
+
+    With the share of examples whose smallest breaking radius is within it.
+    """
     walk = er.history.mean(1)
     steps = er.steps.to(walk.device).double()
-    epsilons = sorted(strong)
+    epsilons = strong.epsilons.tolist()
 
     def reached(radius: float) -> float:
         return float(walk[steps * settings.er.step <= radius * (1 + 1e-9)][-1])
 
     return {
         "epsilon": [0.0, *epsilons],
-        "strong": [1.0, *(float(strong[each].precision.mean()) for each in epsilons)],
+        "strong": [1.0, *strong.precision.mean(1).tolist()],
+        "broken": [0.0, *((strong.precision < 1).double().mean(1).tolist())],
         "er": [1.0, *(reached(each) for each in epsilons)],
     }
 
@@ -275,7 +299,12 @@ def _short(values: Tensor) -> list[float]:
 
 
 def told_decisions(
-    model: nn.Module, split: Split, y: Tensor, attacked: Attacked, settings: EvaluationSettings
+    model: nn.Module,
+    split: Split,
+    y: Tensor,
+    attacked: Attacked,
+    threat: Threat,
+    settings: EvaluationSettings,
 ) -> list[dict[str, Any]]:
     """The first test decisions with their reasons before and after an attack on all of them."""
     count = min(settings.decisions, len(y))
@@ -288,7 +317,7 @@ def told_decisions(
             "predicted": split.dataset.classes[int(y[number])],
             "actual": split.dataset.classes[int(split.test.y[number])],
             "probability": [float(each[number]) for each in sure],
-            "distance": float((attacked.x[number] - x[number]).norm()),
+            "cost": float(threat.cost(attacked.x[number : number + 1], x[number : number + 1])),
             "precision": float(attacked.precision[number]),
             "values": changes(split, x[number], attacked.x[number]),
             "before": reasons(split, attacked.before[number], settings.k),

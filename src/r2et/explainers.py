@@ -4,8 +4,10 @@ Every explainer can be differentiated by its input and by the model's weights, t
 in a batch exactly as alone, and changes nothing of the caller's model or tensors.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from operator import index
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,8 +21,10 @@ Quantity = Literal["probability", "logit", "margin"]
 Form = Literal["absolute", "signed", "normalised"]
 Function = Callable[[Tensor], Tensor]
 Explainer = Callable[[nn.Module, Tensor, Tensor], Tensor]
+OneHot = Sequence[Sequence[int]]
 
 ROWS_AT_ONCE = 65_536
+NARROW = 128
 
 
 def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
@@ -145,6 +149,74 @@ def shaped(scores: Tensor, form: Form, groups: Sequence[int] | None) -> Tensor:
     return flat
 
 
+def gauge_free(slope: Tensor, one_hot: OneHot | None) -> Tensor:
+    """The slope without its parts in directions in which the data cannot vary: like slope.
+
+    The columns of a one-hot group sum to 1 on every real input. c (sum - 1) added to a logit thus
+    changes no prediction there, yet adds c to the slopes of the whole group: only their differences
+    from the group's mean, returned here, mean anything. `one_hot` holds the column numbers of each
+    group, in the flattened example; all other columns are returned as they are. The two slopes of
+    a group of two are opposite numbers: absolute scores of such a group tie, up to `NARROW` columns
+    exactly and beyond to rounding.
+
+    >>> gauge_free(torch.tensor([[5.0, 3.0, 1.0]]), [(0, 1)])
+    tensor([[ 1., -1.,  1.]])
+    """
+    if not one_hot:
+        return slope
+    groups = tuple(tuple(map(index, group)) for group in one_hot)
+    flat = slope.flatten(1)
+    d = flat.shape[1]
+    # One product is the cheapest by far, but its matrix grows with the square of d.
+    if d <= NARROW:
+        return (flat @ _projection(groups, d, flat.dtype, flat.device)).view_as(slope)
+    return _centred(flat, groups).view_as(slope)
+
+
+@lru_cache(maxsize=32)
+def _projection(
+    groups: tuple[tuple[int, ...], ...], d: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """P = I - sum over groups of 11'/m, m columns in the group: (d, d)."""
+    # It outlives this call: made in inference mode, it could serve no derivative afterwards.
+    with torch.inference_mode(False):
+        return _centred(torch.eye(d, dtype=dtype, device=device), groups)
+
+
+def _centred(flat: Tensor, groups: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Each column minus the mean of its group, where it has one: (B, d)."""
+    _check_groups(groups, flat.shape[1])
+    # Columns without a group share group 0, whose mean is zero by its size.
+    group_of, sizes = [0] * flat.shape[1], [torch.inf]
+    for number, group in enumerate(groups, start=1):
+        sizes.append(len(group))
+        for column in group:
+            group_of[column] = number
+    numbers = torch.tensor(group_of, device=flat.device).expand_as(flat)
+    totals = flat.new_zeros(len(flat), len(sizes)).scatter_add(1, numbers, flat)
+    means = totals / flat.new_tensor(sizes)
+    return flat - means.gather(1, numbers)
+
+
+def _check_groups(groups: tuple[tuple[int, ...], ...], d: int) -> None:
+    """Refuse one-hot groups that are not disjoint sets of the d columns."""
+    columns = [column for group in groups for column in group]
+    if not all(groups):
+        raise ValueError(
+            f"each one-hot group must name its columns, but group {groups.index(())} is empty: "
+            "leave it out."
+        )
+    if not 0 <= min(columns) <= max(columns) < d:
+        raise ValueError(
+            f"one-hot groups must name columns 0..{d - 1}, got {min(columns)}..{max(columns)}."
+        )
+    column, times = Counter(columns).most_common(1)[0]
+    if times > 1:
+        raise ValueError(
+            f"a column belongs to one one-hot group, but column {column} is named {times} times."
+        )
+
+
 class _Recomputed(torch.autograd.Function):
     """A function of x and weights that is computed again when its gradient is asked for."""
 
@@ -243,11 +315,17 @@ def gradient(
     of: Quantity = "probability",
     form: Form = "absolute",
     groups: Sequence[int] | None = None,
+    one_hot: OneHot | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> Tensor:
-    """Grad: the slope of the explained quantity, grad f_c(x): (B, n)."""
+    """Grad: the slope of the explained quantity, grad f_c(x): (B, n).
+
+    With `one_hot` the slope is `gauge_free`: c (sum of a group - 1) added to logits then leaves
+    the explanation of every real input as it was, and elsewhere that of a logit or of the margin
+    between two classes. The probability of one of two classes keeps its direction there.
+    """
     found = mean_slope(model, x, y, _itself, 1, of=of, rows_at_once=rows_at_once)
-    return shaped(found, form, groups)
+    return shaped(gauge_free(found, one_hot), form, groups)
 
 
 def input_x_gradient(
@@ -258,11 +336,16 @@ def input_x_gradient(
     of: Quantity = "probability",
     form: Form = "absolute",
     groups: Sequence[int] | None = None,
+    one_hot: OneHot | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> Tensor:
-    """Grad x Input: grad f_c(x) * x: (B, n)."""
+    """Grad x Input: grad f_c(x) * x: (B, n).
+
+    With `one_hot` the slope is `gauge_free` before it meets x, so that the promises of `gradient`
+    hold here too. The product itself is not centred.
+    """
     found = mean_slope(model, x, y, _itself, 1, of=of, rows_at_once=rows_at_once)
-    return shaped(found * x, form, groups)
+    return shaped(gauge_free(found, one_hot) * x, form, groups)
 
 
 def smooth_grad(
@@ -273,22 +356,35 @@ def smooth_grad(
     of: Quantity = "probability",
     form: Form = "absolute",
     groups: Sequence[int] | None = None,
+    one_hot: OneHot | None = None,
     samples: int = 50,
     variance: float = 0.5,
     seed: int = 0,
+    generator: torch.Generator | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> Tensor:
     """SmoothGrad: mean over M of grad f_c(x + b), b ~ N(0, variance I): (B, n).
 
-    M = `samples`. The noise depends on `seed` only and is shared by all examples, so the same
-    example gets the same explanation on every call and in every batch.
+    M = `samples`. All examples of a call share its noise: one is explained alone as in company.
+
+    Shared noise, without a `generator`, depends on `seed` only. The explanation is a fixed function
+    of x, and an attack on it knows every b: it has these M slopes to move, not an expectation.
+
+    Fresh noise is drawn from `generator` (on the CPU) on every call, and `seed` is ignored. An
+    attack meets other noise at each step and can aim at the expectation alone. Two explanations of
+    one x differ, so that some instability needs no attack, and the best of many attacked inputs was
+    partly lucky with its noise: explain it once more before counting it.
+
+    With `one_hot` the mean slope is `gauge_free`. Noise leaves the real inputs: c (sum of a group
+    - 1) added to logits surely changes nothing only for a logit or the margin between two classes.
     """
     if samples < 1 or variance < 0:
         raise ValueError(
             f"smooth_grad needs samples >= 1 and variance >= 0, got {samples} and {variance}."
         )
     one = x.new_empty(x.shape[1:])
-    noise = variance**0.5 * noise_like(one, stream(seed, "smooth-grad"), copies=samples)
+    source = stream(seed, "smooth-grad") if generator is None else generator
+    noise = variance**0.5 * noise_like(one, source, copies=samples)
     found = mean_slope(
         model,
         x,
@@ -298,7 +394,7 @@ def smooth_grad(
         of=of,
         rows_at_once=rows_at_once,
     )
-    return shaped(found, form, groups)
+    return shaped(gauge_free(found, one_hot), form, groups)
 
 
 def integrated_gradients(
@@ -309,6 +405,7 @@ def integrated_gradients(
     of: Quantity = "probability",
     form: Form = "absolute",
     groups: Sequence[int] | None = None,
+    one_hot: OneHot | None = None,
     points: int = 100,
     baseline: Tensor | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
@@ -316,6 +413,12 @@ def integrated_gradients(
     """Integrated Gradients: (x - x0) * mean of grad f_c on the line from x0 to x: (B, n).
 
     x0 = `baseline`, one example's shape, zero unless given. The integral is the midpoint rule.
+
+    With `one_hot` the mean slope is `gauge_free` before it meets x - x0. Where the groups of x0 sum
+    to 1, they do so on the whole line to a real input: c (sum of a group - 1) added to logits then
+    changes nothing, and the scores still add up to f(x) - f(x0). From another x0, such as zero, the
+    scores no longer add up, and surely unchanged by c is only the explanation of a logit or of the
+    margin between two classes.
     """
     start = x.new_zeros(x.shape[1:]) if baseline is None else baseline.to(x)
 
@@ -325,7 +428,7 @@ def integrated_gradients(
         return torch.lerp(start.expand_as(part), part, t)
 
     found = mean_slope(model, x, y, on_line, points, of=of, rows_at_once=rows_at_once)
-    return shaped(found * (x - start), form, groups)
+    return shaped(gauge_free(found, one_hot) * (x - start), form, groups)
 
 
 def _itself(part: Tensor, numbers: range) -> Tensor:

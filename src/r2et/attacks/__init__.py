@@ -7,24 +7,48 @@ keep it and come back as they were.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from r2et.attacks.applicants import (
+    Applicant,
+    Rule,
+    applicant_threat,
+    read_rules,
+    rule_names,
+    what_it_buys,
+)
+from r2et.attacks.comparison import HandlerPoint, compare_handlers
+from r2et.attacks.curves import Curve, attack_curve
 from r2et.attacks.records import Attack, Attacked, Budget
 from r2et.attacks.single import er_attack, flip_attack, mse_attack
-from r2et.attacks.strong import strong_attack
+from r2et.attacks.strong import Effort, strong_attack
 from r2et.attacks.threats import Ball, Bounds, Threat
+from r2et.attacks.weightings import HANDLERS, Handler
 
 __all__ = [
     "ATTACKS",
+    "HANDLERS",
+    "Applicant",
     "Attack",
     "AttackEntry",
     "Attacked",
     "Ball",
     "Bounds",
     "Budget",
+    "Curve",
+    "Effort",
+    "Handler",
+    "HandlerPoint",
+    "Rule",
     "Threat",
+    "applicant_threat",
+    "attack_curve",
+    "compare_handlers",
     "er_attack",
     "flip_attack",
     "mse_attack",
+    "read_rules",
+    "rule_names",
     "strong_attack",
+    "what_it_buys",
 ]
 
 
@@ -46,6 +70,6 @@ ATTACKS: dict[str, AttackEntry] = {
     ),
     "strong": AttackEntry(
         build=strong_attack,
-        line="ensemble: restarts, margin target, softplus surrogates, random points, refinement",
+        line="ensemble in rounds: smooth copies, random goals, single pairs, kinks, random points",
     ),
 }

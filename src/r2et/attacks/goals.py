@@ -16,6 +16,23 @@ def ranking_goal(before: Tensor, k: int) -> Goal:
     return lambda saliency: (saliency * weights).sum(-1)
 
 
+def weighted_goal(before: Tensor, k: int, weights: Tensor) -> Goal:
+    """Mean of the clean top k minus mean of the rest, weighted: some pairs count more than others.
+
+    `weights` (B, n) are not negative; a side on which all are zero counts evenly.
+    """
+    top = top_k_mask(before, k)
+
+    def shares(side: Tensor) -> Tensor:
+        chosen = torch.where(side, weights.to(before), 0.0)
+        total = chosen.sum(-1, keepdim=True)
+        chosen = torch.where(total > 0, chosen, side.to(before))
+        return chosen / chosen.sum(-1, keepdim=True)
+
+    sides = shares(top) - shares(~top)
+    return lambda saliency: (saliency * sides).sum(-1)
+
+
 def closest_goal(before: Tensor, k: int) -> Goal:
     """Gap of the pair nearest to changing places: lowest of the top k, highest of the rest."""
     top = top_k_mask(before, k)

@@ -1,7 +1,7 @@
 """What an attacker may spend, and what comes back."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class Attacked:
     """The step numbers of `history`: (T,)."""
     first_flip: Tensor
     """First recorded step at which a top-k feature was gone, last step + 1 if none: (B,)."""
+    members: Mapping[str, Tensor] = field(default_factory=dict)
+    """The lowest P@k that each search of an ensemble reached by itself: (B,) each."""
 
     @property
     def flipped(self) -> Tensor:
@@ -62,4 +64,7 @@ def join(parts: list[Attacked]) -> Attacked:
         history=torch.cat([part.history for part in parts], dim=1),
         steps=parts[0].steps,
         first_flip=torch.cat([part.first_flip for part in parts]),
+        members={
+            name: torch.cat([part.members[name] for part in parts]) for name in parts[0].members
+        },
     )

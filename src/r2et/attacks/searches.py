@@ -10,7 +10,6 @@ from r2et.attacks.threats import Threat
 from r2et.explainers import Explainer, log_odds
 from r2et.ranking import facing_weights, top_k_mask
 
-
 Outputs = Callable[[nn.Module, Tensor], Sequence[Tensor]]
 
 
@@ -31,13 +30,18 @@ def repeated(x: Tensor, copies: int) -> Tensor:
     return x.repeat(copies, *(1,) * (x.ndim - 1))
 
 
+def _picked(values: Tensor, chosen: Tensor) -> Tensor:
+    """For each example the copy chosen for it: (S, B, ...) -> (B, ...)."""
+    return values[chosen, torch.arange(len(chosen), device=chosen.device)]
+
+
 class BestSoFar:
     """The most damaging input seen for each example, judged on the attacked model itself.
 
     Lower P@k wins; among equals the smaller relative gap across the k-th place does. An example
     whose clean prediction is not y has none to keep, and stays as it was. Whatever is offered is
     made admissible first, so that nothing else can come back. All `outputs` must keep the classes
-    they have at the clean x.
+    they have at the clean x. `member` names the search now at work: what each reaches is noted.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class BestSoFar:
         self.x, self.after = x.clone(), self.before.clone()
         self.precision = torch.ones_like(self.before[:, 0])
         self.gap = torch.full_like(self.precision, torch.inf)
+        self.member, self.reached = "", dict[str, Tensor]()
         self.clock, self.steps = 0, [0]
         self.history = [self.precision.clone()]
         self.first_flip = torch.full_like(y, torch.iinfo(torch.long).max)
@@ -79,6 +84,8 @@ class BestSoFar:
     def offer_all(self, places: Tensor, saliency: Tensor | None = None) -> None:
         """Keep, of several inputs for each example (S, B, ...), each that is the best so far."""
         copies = len(places)
+        if not copies:
+            return
         shape = (copies, len(self.y))
         given, labels = places.flatten(0, 1), self.y.repeat(copies)
         with torch.no_grad():
@@ -87,25 +94,24 @@ class BestSoFar:
             if saliency is None or not torch.equal(rows, given):
                 saliency = self.explain(self.model, rows, labels).unflatten(0, shape)
             kept = self.attacked & self.keeps(rows).view(shape)
-            left = (self.top & top_k_mask(saliency, self.k)).sum(-1)
+            left = (self.top & top_k_mask(saliency, self.k)).sum(-1).masked_fill(~kept, self.k + 1)
             size = saliency.abs().sum(-1)
             gap = (saliency * self.across).sum(-1) / torch.where(size > 0, size, 1.0)
-            for number in range(copies):
-                self._consider(
-                    places[number],
-                    saliency[number],
-                    left[number].to(saliency.dtype) / self.k,
-                    gap[number],
-                    kept[number],
-                )
+            # Between kinks a (Leaky)ReLU network's gap changes by rounding only, which must not
+            # decide: it differs with the company of an example.
+            grain = torch.finfo(gap.dtype).eps ** 0.75
+            gap = gap.div(grain).round().mul(grain)
+            first = left == left.amin(0)
+            chosen = gap.masked_fill(~first, torch.inf).argmin(0)
+            self._consider(*(_picked(each, chosen) for each in (places, saliency, left, gap)))
 
-    def _consider(
-        self, x: Tensor, saliency: Tensor, precision: Tensor, gap: Tensor, kept: Tensor
-    ) -> None:
-        # Between kinks a (Leaky)ReLU network's gap changes by rounding only, which must not
-        # decide: it differs with the company of an example.
-        nearer = gap < self.gap - torch.finfo(gap.dtype).eps ** 0.75
-        better = kept & ((precision < self.precision) | ((precision == self.precision) & nearer))
+    def _consider(self, x: Tensor, saliency: Tensor, left: Tensor, gap: Tensor) -> None:
+        precision = left.to(saliency.dtype) / self.k
+        if self.member:
+            so_far = self.reached.get(self.member, torch.ones_like(precision))
+            self.reached[self.member] = torch.minimum(so_far, precision)
+        nearer = (precision == self.precision) & (gap < self.gap)
+        better = (precision < self.precision) | nearer
         self.x = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), x, self.x)
         self.after = torch.where(better[:, None], saliency, self.after)
         self.precision = torch.where(better, precision, self.precision)
@@ -130,6 +136,7 @@ class BestSoFar:
             history=torch.stack(self.history),
             steps=torch.tensor(self.steps),
             first_flip=self.first_flip.clamp(max=self.clock + 1),
+            members=self.reached,
         )
 
 

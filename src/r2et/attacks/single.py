@@ -10,16 +10,31 @@ from r2et.attacks.goals import Goal, distance_goal, ranking_goal
 from r2et.attacks.records import Attack, Attacked, Budget, join
 from r2et.attacks.searches import (
     BestSoFar,
+    Outputs,
     keeps,
     margin_loss,
+    prediction,
     projected_descent,
 )
 from r2et.attacks.threats import Ball, Threat, one_of
+from r2et.attacks.weightings import (
+    Handler,
+    allowance,
+    check_outputs,
+    handler_named,
+    kept_losses,
+    scale_of,
+    weighted,
+)
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, check_inputs, gradient
 from r2et.randomness import stream
 
 ROWS_AT_ONCE = 16_384
+HALVINGS = 20
+
+Walk = Callable[[nn.Module, Tensor, Tensor], tuple[BestSoFar, Tensor]]
+"""(model, x, y) -> the best input on the way, and the last one, which may have lost a class."""
 
 
 def in_batches(attack: Attack, rows_at_once: int) -> Attack:
@@ -40,15 +55,27 @@ def er_attack(
     explain: Explainer = gradient,
     budget: Budget = Budget(),  # noqa: B008 - a frozen record
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
+    handler: str | Handler = "unconstrained",
+    outputs: Outputs = prediction,
     record_every: int = 1,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> Attack:
-    """ERAttack: lowers sum h(x', i, j) over the clean top-k pairs, step by step from x."""
+    """ERAttack: lowers sum h(x', i, j) over the clean top-k pairs, step by step from x.
 
-    def goal(before: Tensor) -> Goal:
-        return ranking_goal(before, k)
-
-    return _descent(goal, k, explain, budget, threat, record_every, rows_at_once, seed=None)
+    `handler` is, as a rule by its name in HANDLERS, what the walk does about the classes of the
+    `outputs`. With any of them only an input that keeps all these classes comes back.
+    """
+    walk = descent(
+        ranking_goal,
+        k=k,
+        explain=explain,
+        budget=budget,
+        threat=threat,
+        handler=handler_named(handler),
+        outputs=outputs,
+        record_every=record_every,
+    )
+    return in_batches(lambda model, x, y: walk(model, x, y)[0].result(), rows_at_once)
 
 
 def mse_attack(
@@ -57,39 +84,61 @@ def mse_attack(
     explain: Explainer = gradient,
     budget: Budget = Budget(),  # noqa: B008 - a frozen record
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
+    handler: str | Handler = "unconstrained",
+    outputs: Outputs = prediction,
     record_every: int = 1,
     rows_at_once: int = ROWS_AT_ONCE,
     seed: int = 0,
 ) -> Attack:
-    """MSE attack: raises ||I(x) - I(x')||^2, its first step random: at x its slope is zero."""
-    return _descent(
-        distance_goal, k, explain, budget, threat, record_every, rows_at_once, seed=seed
+    """MSE attack: raises ||I(x) - I(x')||^2, its first step random: at x its slope is zero.
+
+    `handler` and `outputs` as in `er_attack`.
+    """
+    walk = descent(
+        lambda before, k: distance_goal(before),
+        k=k,
+        explain=explain,
+        budget=budget,
+        threat=threat,
+        handler=handler_named(handler),
+        outputs=outputs,
+        record_every=record_every,
+        seed=seed,
     )
+    return in_batches(lambda model, x, y: walk(model, x, y)[0].result(), rows_at_once)
 
 
-def _descent(
-    goal: Callable[[Tensor], Goal],
+def descent(
+    goal: Callable[[Tensor, int], Goal],
+    *,
     k: int,
     explain: Explainer,
     budget: Budget,
     threat: Threat,
-    record_every: int,
-    rows_at_once: int,
-    seed: int | None,
-) -> Attack:
-    """One goal lowered along the slope from x; with a `seed` the first step goes anywhere."""
+    handler: Handler,
+    outputs: Outputs,
+    record_every: int = 1,
+    seed: int | None = None,
+) -> Walk:
+    """A walk along the slope of a goal from x; with a `seed` its first step goes anywhere."""
     within = threat.at(budget.radius)
 
-    def attack(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        best = BestSoFar(model, explain, x, y, k, within)
-        lower = goal(best.before)
+    def walk(model: nn.Module, x: Tensor, y: Tensor) -> tuple[BestSoFar, Tensor]:
+        if outputs is not prediction:
+            with torch.no_grad():
+                check_outputs(outputs(model, x), len(x))
+        best = BestSoFar(model, explain, x, y, k, within, outputs)
+        lower = goal(best.before, k)
+        allowed = allowance(handler, lambda points: best.keeps(within.project(points, x)))
         start, step = x, 0
         if seed is not None and budget.steps:
             drawn = stream(seed, "kick")
             kick = threat.at(budget.step).offsets(one_of(x), 1, drawn, surface=True)
             start, step = within.relax(x + kick, x), 1
+            if allowed is not None:
+                start = _nearer(start, x, allowed)
 
-        def loss(point: Tensor) -> Tensor:
+        def followed(point: Tensor) -> Tensor:
             nonlocal step
             saliency = explain(model, point, y)
             if step % record_every == 0:
@@ -98,18 +147,34 @@ def _descent(
             step += 1
             return lower(saliency)
 
+        loss: Callable[[Tensor], Tensor] = followed
+        if handler.weighting is not None:
+            kept = kept_losses(model, x, outputs, scaled=handler.scaled)
+            scale = scale_of(lower, best.before) if handler.scaled else 1.0
+            loss = weighted(lambda at: [followed(at) / scale, *kept(at)], handler.weighting)
         last = projected_descent(
             loss,
             x,
             start=start,
             threat=within,
             lengths=repeat(budget.step, budget.steps - step),
+            allowed=allowed,
         )
         best.offer(last)
         best.tick(budget.steps - best.clock)
-        return best.result()
+        return best, within.project(last, x)
 
-    return in_batches(attack, rows_at_once)
+    return walk
+
+
+def _nearer(start: Tensor, x: Tensor, allowed: Callable[[Tensor], Tensor]) -> Tensor:
+    """A random start, halfway back to x again and again where it is not allowed, at last x."""
+    for _ in range(HALVINGS):
+        free = allowed(start).view(-1, *(1,) * (x.ndim - 1))
+        if free.all():
+            return start
+        start = torch.where(free, start, torch.lerp(x, start, 0.5))
+    return torch.where(free, start, x)
 
 
 def flip_attack(

@@ -1,29 +1,70 @@
-"""A strong attack: many weaker ones, the most damaging input of each example kept.
+"""A strong attack: many searches in rounds, the most damaging input of each example kept.
 
 ERAttack alone is half blind on (Leaky)ReLU networks, whose logit has no second derivative. The
-ensemble also descends on smooth copies of the network, explains the margin instead of the
-probability, restarts from random points, and tries random points and random moves without any
-slope. Its result is still only an upper bound on the P@k of the worst input.
+ensemble follows the slopes of smooth copies of the network, from many starts at once and towards
+many goals at once: each start weighs the pairs of features by its own random numbers, so that some
+starts find the pairs that do change places. Later rounds start near the best input so far. Beside
+the slopes it uses differences over a distance, which see the kinks, pairs taken one by one, random
+points and random moves. Its result is still only an upper bound on the P@k of the worst input.
 """
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.goals import Goal, closest_goal, ranking_goal, relative, threshold_goal
+from r2et.attacks.goals import Goal, relative, weighted_goal
+from r2et.attacks.pairs import approach, differences_at, features_at_the_border, slopes_at, thinnest
 from r2et.attacks.records import Attack, Attacked
-from r2et.attacks.searches import BestSoFar, projected_descent, repeated
+from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent, repeated
 from r2et.attacks.single import in_batches
 from r2et.attacks.threats import Ball, Threat, one_of
 from r2et.explainers import Explainer, Quantity, gradient
 from r2et.models.smoothing import softened
 from r2et.randomness import stream
 
-TOGETHER = 10  # random points of each example that are tried at once
+NUMBERS_AT_ONCE = 2**20
+TOGETHER = 16  # random points of each example that are tried at once
+HOP = 0.3  # radii from the best input so far to a new start
+FRACTIONS = (0.25, 0.5, 0.75, 1.0)  # of the radius, tried along a direction
+
+GRADIENT_MEMBERS = ("descent, relative", "descent, plain", "pairs")
+RANDOM_MEMBER = "random points"
+
+Guide = tuple[nn.Module, Explainer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What a round of the strong attack tries for each example; effort grows with `rounds`.
+
+    `starts` descents of `steps` steps for each of two kinds of goal, `points` random points,
+    `moves` random moves; in the first round the `pairs` nearest to changing places one by one.
+    `sharpness` are those of the smooth copies that take turns as guides, for a radius of 1: in a
+    smaller ball kinks are rounded as much more narrowly.
+    """
+
+    rounds: int = 4
+    starts: int = 32
+    steps: int = 20
+    points: int = 96
+    moves: int = 48
+    pairs: int = 12
+    sharpness: tuple[float, ...] = (8.0, 4.0, 16.0)
+
+    def __post_init__(self) -> None:
+        """Refuse an effort that is none."""
+        counts = (self.rounds, self.starts, self.steps, self.points, self.moves, self.pairs)
+        if min(counts) < 0 or not all(0 < rho < math.inf for rho in self.sharpness):
+            raise ValueError(
+                "the effort of a strong attack needs counts >= 0 and sharpness > 0, got "
+                f"{counts} and {self.sharpness}."
+            )
 
 
 def strong_attack(
@@ -32,54 +73,100 @@ def strong_attack(
     explain: Explainer = gradient,
     radius: float = 1.0,
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
-    restarts: int = 2,
-    steps: int = 40,
-    sharpness: Sequence[float] = (2.0, 8.0),
-    points: int = 400,
-    refinements: int = 200,
+    outputs: Outputs = prediction,
+    effort: Effort = Effort(),  # noqa: B008 - a frozen record
+    seconds: float | None = None,
     seed: int = 0,
-    rows_at_once: int = 4096,
+    numbers_at_once: int = NUMBERS_AT_ONCE,
 ) -> Attack:
-    """The ensemble; effort grows with `restarts`, `steps`, `points` and `refinements`.
+    """The ensemble. Its history is that of P@k after each round.
 
-    Every member is judged by `explain` on the attacked model itself; surrogates only guide it.
+    Every member is judged by `explain` on the attacked model itself; what guides it need not be.
+    After `seconds` no new search is begun: what was found by then comes back, and the history has
+    fewer rounds than asked for. With such a limit the result depends on the machine.
     """
     within = threat.at(radius)
 
-    def attack(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        best = BestSoFar(model, explain, x, y, k, within)
-        _random_points(best, x, points, seed)
-        best.tick(1)
-        for guide, look in _guides(model, explain, sharpness):
-            starts = _starts(best, x, restarts, seed)
-            _descend(best, guide, look, x, starts, steps)
+    def attack(model: nn.Module, x: Tensor, y: Tensor, until: float) -> Attacked:
+        best = BestSoFar(model, explain, x, y, k, within, outputs)
+        sharpness = [rho / (radius or 1.0) for rho in effort.sharpness]
+        guides = {scaled: _guides(model, explain, x, sharpness, scaled) for scaled in (True, False)}
+        for number in range(effort.rounds):
+            searches = _searches(best, x, guides, number, effort, seed)
+            for name, search in searches.items():
+                if time.monotonic() < until:
+                    best.member = name
+                    search()
+                else:
+                    best.reached.setdefault(name, torch.ones_like(best.precision))
             best.tick(1)
-        _random_moves(best, x, refinements, seed)
-        best.tick(1)
+            if time.monotonic() >= until:
+                break
         return best.result()
 
-    return in_batches(attack, rows_at_once)
+    def timed(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
+        together = max(1, numbers_at_once // (max(effort.starts, 1) * max(one_of(x).numel(), 1)))
+        batches, done, begun = max(1, math.ceil(len(x) / together)), 0, time.monotonic()
+
+        def one(model: nn.Module, part: Tensor, labels: Tensor) -> Attacked:
+            nonlocal done
+            done += 1
+            share = math.inf if seconds is None else seconds * done / batches
+            return attack(model, part, labels, begun + share)
+
+        return in_batches(one, together)(model, x, y)
+
+    return timed
 
 
-def _goals(before: Tensor, k: int) -> list[Goal]:
-    """What the descents lower, each on its own copies of the examples."""
-    return [
-        relative(ranking_goal(before, k)),
-        relative(closest_goal(before, k)),
-        threshold_goal(before, k, temperature=0.3),
-    ]
+def _searches(
+    best: BestSoFar,
+    x: Tensor,
+    guides: Mapping[bool, Sequence[Guide]],
+    number: int,
+    effort: Effort,
+    seed: int,
+) -> dict[str, Callable[[], None]]:
+    """The members of one round by name, in their order."""
+    turn = {scaled: each[number % len(each)] for scaled, each in guides.items()}
+    generator = partial(stream, seed, f"round {number}")
+    searches: dict[str, Callable[[], None]] = {
+        RANDOM_MEMBER: partial(_random_points, best, x, effort.points, generator("points"))
+    }
+    if number == 0 and effort.pairs:
+        searches["pairs"] = partial(_single_pairs, best, x, turn[False], effort.pairs)
+        searches["differences"] = partial(
+            _differences, best, x, effort.pairs, generator("differences")
+        )
+    if effort.starts and effort.steps:
+        for scaled, guide in turn.items():
+            name = f"descent, {'relative' if scaled else 'plain'}"
+            searches[name] = partial(
+                _descend, best, x, guide, scaled, number, effort, generator(name)
+            )
+    searches["random moves"] = partial(_random_moves, best, x, effort.moves, generator("moves"))
+    return searches
 
 
 def _guides(
-    model: nn.Module, explain: Explainer, sharpness: Sequence[float]
-) -> Iterator[tuple[nn.Module, Explainer]]:
-    """The networks and explanations whose slopes are followed."""
-    yield model, explain
-    surrogates = [soft for rho in sharpness if (soft := softened(model, rho)) is not None]
-    for guide in surrogates or [model]:
-        yield guide, _of(explain, "margin")
-    for guide in surrogates:
-        yield guide, explain
+    model: nn.Module, explain: Explainer, x: Tensor, sharpness: Sequence[float], scaled: bool
+) -> list[Guide]:
+    """The networks and explanations whose slopes are followed, in turn.
+
+    Of a network with kinks its smooth copies. A goal on scaled explanations follows that of the
+    quantity explained; one on plain gaps that of the margin and, with three or more classes, the
+    logit: a probability's gaps shrink wherever the model is sure, and no feature has moved. An
+    explanation that is a mean of gradients is followed in turn by the plain gradient, which costs
+    one of its many: what misleads the one may mislead the other.
+    """
+    smooth = [soft for rho in sharpness if (soft := softened(model, rho)) is not None] or [model]
+    with torch.no_grad():
+        several = model(x[:1]).shape[-1] > 2
+    unscaled: list[Quantity] = ["margin", "logit"] if several else ["margin"]
+    looks = [explain] if scaled else [_of(explain, each) for each in unscaled]
+    looks = [each for own in looks for each in (own, _plain(own)) if each is not None]
+    turns = math.lcm(len(smooth), len(looks))
+    return [(smooth[turn % len(smooth)], looks[turn % len(looks)]) for turn in range(turns)]
 
 
 def _of(explain: Explainer, quantity: Quantity) -> Explainer:
@@ -89,60 +176,108 @@ def _of(explain: Explainer, quantity: Quantity) -> Explainer:
     return explain
 
 
-def _starts(best: BestSoFar, x: Tensor, restarts: int, seed: int) -> Tensor:
-    """The best input so far and random points of the ball that keep the prediction: (S, B, ...)."""
-    starts = [best.x]
-    for offset in best.threat.offsets(one_of(x), restarts, stream(seed, "restarts")):
-        start = best.threat.project(x + offset, x)
-        kept = best.keeps(start).view(-1, *(1,) * (x.ndim - 1))
-        starts.append(torch.where(kept, start, x))
-    return torch.stack(starts)
+def _plain(explain: Explainer) -> Explainer | None:
+    """The gradient with the choices of a dearer explainer of this package, None for others."""
+    inner = explain.func if isinstance(explain, partial) else explain
+    if inner is gradient or getattr(inner, "__module__", "") != gradient.__module__:
+        return None
+    chosen = explain.keywords if isinstance(explain, partial) else {}
+    taken = inspect.signature(gradient).parameters
+    return partial(gradient, **{name: each for name, each in chosen.items() if name in taken})
 
 
 def _descend(
     best: BestSoFar,
-    guide: nn.Module,
-    look: Explainer,
     x: Tensor,
-    starts: Tensor,
-    steps: int,
+    guide: Guide,
+    scaled: bool,
+    number: int,
+    effort: Effort,
+    generator: torch.Generator,
 ) -> None:
-    """Lower every goal from every start along a guide's slope, all of them as one batch.
+    """Lower one random goal from each start along a guide's slope, all of them as one batch.
 
     Steps shrink; every second input is offered to the judge.
     """
-    goals = _goals(best.before.repeat(len(starts), 1), best.k)
-    copies = len(goals) * len(starts)
+    copies, steps = effort.starts, effort.steps
+    network, look = guide
+    begin = _starts(best, x, copies, number, generator)
+    goal = _random_goals(best, copies, scaled, generator)
     labels = best.y.repeat(copies)
-
-    def loss(points: Tensor) -> Tensor:
-        saliency = look(guide, points, labels).tensor_split(len(goals))
-        return torch.cat([goal(part) for goal, part in zip(goals, saliency, strict=True)])
+    first = 1.0 if number % 2 == 0 else HOP
 
     def watch(step: int, found: Tensor) -> None:
         if step % 2 == 0 or step == steps:
             best.offer_all(found.view(copies, *x.shape))
 
     projected_descent(
-        loss,
+        lambda points: goal(look(network, points, labels)),
         repeated(x, copies),
-        start=repeated(starts.flatten(0, 1), len(goals)),
+        start=begin,
         threat=best.threat,
-        lengths=[best.threat.radius * shrinking(step / steps) for step in range(steps)],
+        lengths=[best.threat.radius * shrinking(step / steps, first) for step in range(steps)],
         allowed=best.keeps,
         watch=watch,
     )
 
 
-def shrinking(progress: float, first: float = 0.25, last: float = 0.01) -> float:
+def _starts(
+    best: BestSoFar, x: Tensor, copies: int, number: int, generator: torch.Generator
+) -> Tensor:
+    """Where descents begin, at random or near the best so far, classes kept: (S x B, ...)."""
+    reach, middle = (1.0, x) if number == 0 else (HOP, best.x)
+    moves = best.threat.offsets(one_of(x), copies, generator, reach=reach, surface=True)
+    centre = repeated(x, copies)
+    begin = best.threat.relax((middle + moves[:, None]).flatten(0, 1), centre)
+    kept = best.keeps(begin).view(-1, *(1,) * (x.ndim - 1))
+    return torch.where(kept, begin, repeated(middle, copies))
+
+
+def _random_goals(best: BestSoFar, copies: int, scaled: bool, generator: torch.Generator) -> Goal:
+    """A goal for each start that weighs the features at random and leaves out half of them.
+
+    The weights are shared by all examples: one meets the same goals alone as in company.
+    """
+    n = best.before.shape[-1]
+    drawn, counted = torch.rand((2, copies, n), generator=generator, dtype=torch.float64)
+    weights = torch.where(counted < 0.5, -drawn.clamp_min(1e-12).log(), 0.0)
+    weights = weights.to(best.before).repeat_interleave(len(best.y), 0)
+    goal = weighted_goal(best.before.repeat(copies, 1), best.k, weights)
+    return relative(goal) if scaled else goal
+
+
+def shrinking(progress: float, first: float, last: float = 0.01) -> float:
     """A step length, in radii, falling from `first` to `last` along half a cosine."""
     return last + (first - last) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _random_points(best: BestSoFar, x: Tensor, points: int, seed: int) -> None:
-    """Points on the surface of the ball and within it, no slope used."""
+def _single_pairs(best: BestSoFar, x: Tensor, guide: Guide, pairs: int) -> None:
+    """Newton's method on the pairs nearest to changing places, as the guide sees them."""
+    network, look = guide
+    with torch.no_grad():
+        seen = look(network, x, best.y)
+    top, rest = features_at_the_border(best.before, best.k)
+    slopes = slopes_at(look, network, x, best.y, torch.cat([top, rest], dim=1))
+    aimed, _ = thinnest(seen, top, rest, slopes, best.threat, pairs)
+    approach(network, look, x, best.y, aimed, best.threat, best.offer_all)
+
+
+def _differences(best: BestSoFar, x: Tensor, pairs: int, generator: torch.Generator) -> None:
+    """Straight moves that close single gaps, as differences over half the radius see them."""
+    if not len(x) or not best.threat.radius:
+        return
+    top, rest = features_at_the_border(best.before, best.k)
+    features = torch.cat([top, rest], dim=1)
+    slopes = differences_at(best, x, features, best.threat.radius / 2, generator)
+    _, moves = thinnest(best.before, top, rest, slopes, best.threat, pairs)
+    ways = best.threat.steepest(moves.flatten(0, 1)).view_as(moves).transpose(0, 1)
+    for fraction in FRACTIONS:
+        best.offer_all(x + fraction * best.threat.radius * ways)
+
+
+def _random_points(best: BestSoFar, x: Tensor, points: int, generator: torch.Generator) -> None:
+    """Points that cost the whole radius, and points within it, no slope used."""
     half = points // 2
-    generator = stream(seed, "points")
     offsets = torch.cat(
         [
             best.threat.offsets(one_of(x), half, generator, surface=True),
@@ -153,9 +288,8 @@ def _random_points(best: BestSoFar, x: Tensor, points: int, seed: int) -> None:
         best.offer_all(x + some[:, None])
 
 
-def _random_moves(best: BestSoFar, x: Tensor, moves: int, seed: int) -> None:
+def _random_moves(best: BestSoFar, x: Tensor, moves: int, generator: torch.Generator) -> None:
     """Random moves from the best input so far, shorter and shorter."""
-    generator = stream(seed, "moves")
     for number in range(moves):
         reach = shrinking(number / moves, first=0.5, last=0.02)
         best.offer(best.x + best.threat.offsets(one_of(x), 1, generator, reach=reach, surface=True))

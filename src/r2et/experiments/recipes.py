@@ -11,8 +11,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from r2et.attacks import Budget
-from r2et.evaluation import EVALUATED, EvaluationSettings, StrongSettings
+from r2et.attacks import Budget, Effort
+from r2et.evaluation import EVALUATED, EvaluationSettings
 from r2et.models import ACTIVATIONS
 from r2et.naming import nearest
 from r2et.objectives import METHODS
@@ -135,7 +135,7 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
     if "evaluation" in filled:
         inner = filled["evaluation"]
         inner = dict(inner) if isinstance(inner, Mapping) else inner
-        for key, kind in {"er": Budget, "strong": StrongSettings}.items():
+        for key, kind in {"er": Budget, "strong": Effort}.items():
             if isinstance(inner, dict) and key in inner:
                 inner[key] = settings_from(kind, inner[key], f"[evaluation.{key}] of {where}")
         filled["evaluation"] = settings_from(EvaluationSettings, inner, f"[evaluation] of {where}")

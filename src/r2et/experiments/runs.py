@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,20 +160,8 @@ def train_one(dataset: Dataset, recipe: Recipe, task: Task) -> tuple[Task, Candi
         _, saved = load(task.path)
         return task, Candidate(**saved["candidate"])
     split = dataset.split(task.seed)
-    plan = {
-        "name": "mlp",
-        "inputs": dataset.n,
-        "classes": len(dataset.classes),
-        "hidden": list(recipe.hidden),
-        "activation": recipe.activation,
-    }
-    settings = {name: value for name, value in plan.items() if name != "name"}
-    model = MODELS["mlp"](**settings, generator=stream(task.seed, dataset.name, "init"))
-    method = METHODS[task.method].build(k=recipe.evaluation.k, **task.settings)
-    batch = min(recipe.fit.batch, max(1, len(split.train) // recipe.least_steps))
-    fitting = replace(recipe.fit, seed=task.seed, batch=batch)
     checkpoint = task.path.with_suffix(".checkpoint")
-    model, history = fit(model, split.train, split.valid, method, fitting, checkpoint=checkpoint)
+    model, plan, epochs = fitted(split, recipe, task.method, task.settings, checkpoint)
     candidate = judged(model, split, recipe, task)
     save(
         task.path,
@@ -185,12 +173,37 @@ def train_one(dataset: Dataset, recipe: Recipe, task: Task) -> tuple[Task, Candi
             "recipe": recipe.name,
             "seed": task.seed,
             "method": task.method,
-            "epochs": len(history),
+            "epochs": epochs,
             "candidate": asdict(candidate),
         },
     )
     checkpoint.unlink(missing_ok=True)
     return task, candidate
+
+
+def fitted(
+    split: Split,
+    recipe: Recipe,
+    method: str,
+    settings: Mapping[str, Any],
+    checkpoint: Path | None = None,
+) -> tuple[nn.Module, dict[str, Any], int]:
+    """A network trained by the recipe, how it is built again, and its number of epochs."""
+    dataset = split.dataset
+    plan = {
+        "name": "mlp",
+        "inputs": dataset.n,
+        "classes": len(dataset.classes),
+        "hidden": list(recipe.hidden),
+        "activation": recipe.activation,
+    }
+    shape = {name: value for name, value in plan.items() if name != "name"}
+    model = MODELS["mlp"](**shape, generator=stream(split.seed, dataset.name, "init"))
+    chosen = METHODS[method].build(k=recipe.evaluation.k, **settings)
+    batch = min(recipe.fit.batch, max(1, len(split.train) // recipe.least_steps))
+    fitting = replace(recipe.fit, seed=split.seed, batch=batch)
+    model, history = fit(model, split.train, split.valid, chosen, fitting, checkpoint=checkpoint)
+    return model, plan, len(history)
 
 
 def judged(model: nn.Module, split: Split, recipe: Recipe, task: Task) -> Candidate:

@@ -91,6 +91,15 @@ COLUMNS: tuple[Column, ...] = (
         better="higher",
     ),
     Column(
+        key="applicant precision@k",
+        heading="P@k applicant",
+        group=ATTACKED,
+        line="Share of the top k reasons that survive changes a person could make: valid "
+        "categories, whole numbers, nothing that is fixed.",
+        style="percent",
+        better="higher",
+    ),
+    Column(
         key="er thickness",
         heading="Thickness",
         group="Margin",

@@ -294,9 +294,27 @@ def report_html(
         choices=choices(rows),
         figures=[{"svg": Markup(draw(rows)), **words} for draw, words in FIGURES],
         told_seed=told,
+        buys=first.get("change buys", []),
+        alarms=alarm_lines(measured),
+        doubled=last_doublings(measured),
         decisions=decisions(rows, told),
         shown_methods=decision_methods(rows, told),
     )
+
+
+def alarm_lines(rows: Sequence[Row]) -> list[str]:
+    """Every alarm with the networks it is about."""
+    about: dict[str, list[str]] = {}
+    for row in rows:
+        for alarm in row.get("alarms", []):
+            about.setdefault(alarm, []).append(f"{row['label']}, seed {row['seed']}")
+    return [f"{'; '.join(networks)}: {alarm}" for alarm, networks in about.items()]
+
+
+def last_doublings(rows: Sequence[Row]) -> str:
+    """How much the last doubling of the strong attack's effort took off P@k, over all networks."""
+    taken = [-100 * row["measures"].get("last doubling", 0.0) for row in rows]
+    return f"{min(taken):.1f} to {max(taken):.1f} points" if max(taken) > 0 else ""
 
 
 def _groups() -> list[tuple[str, int]]:
@@ -453,7 +471,7 @@ def panel(decision: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "predicted": decision["predicted"],
         "probability": [f"{100 * value:.1f} %" for value in decision["probability"]],
-        "distance": f"{decision['distance']:.2f}",
+        "cost": f"{decision['cost']:.2f}",
         "kept": len({*before} & {*after}),
         "k": len(before),
         "precision": f"{100 * decision['precision']:.1f}",

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from r2et.attacks.comparison import TOLERABLE, HandlerPoint
 from r2et.experiments.tables import BEST, LINEAR, VANILLA, VARIANT, Row, best_rows, passed_rows
 
 # Drawn with these colours, then handed to the page's variables, which know light from dark.
@@ -58,6 +59,17 @@ SETTINGS: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.unicode_minus": True,
 }
+RED = "#d1242f"  # readable on light and on dark pages
+MARKS = {
+    "unconstrained": (MUTED, "X"),
+    "equal": ("#d98c00", "s"),
+    "gda": (ACCENT, "o"),
+    "hedge": ("#009e73", "^"),
+    "qp": ("#cc79a7", "D"),
+    "early-stop": (FAINT, "v"),
+    "rejection": (INK, "P"),
+}
+STAR: dict[str, Any] = {"linestyle": "none", "marker": "*", "color": "none", "markeredgecolor": RED}
 WIDTH = 5.7  # inches: small enough for a telephone to show the words at a readable size
 
 
@@ -349,6 +361,126 @@ def plane_figure(rows: Sequence[Row]) -> str:
             title="Accuracy against stability",
             text="; ".join(said) + ".",
         )
+
+
+def handlers_figure(points: Sequence[HandlerPoint], *, tolerable: float = TOLERABLE) -> str:
+    """P@k against changed predictions, a panel for each goal: figure 6 of the paper.
+
+    Colour and shape tell the handler, of which every step size has a dot; handlers at one place
+    stand side by side. The line is the Pareto front, the star the setting selected, the strip the
+    sensitivity that it may have.
+    """
+    goals = list(dict.fromkeys(point.goal for point in points))
+    marks = _marks(points)
+    with mpl.rc_context(SETTINGS):
+        height = 0.75 + 2.45 * max(1, len(goals))
+        figure = Figure(figsize=(WIDTH, height))
+        panels = figure.subplots(max(1, len(goals)), 1, squeeze=False)[:, 0]
+        figure.subplots_adjust(
+            left=0.075, right=0.765, top=1 - 0.3 / height, bottom=0.5 / height, hspace=0.38
+        )
+        said = []
+        for axes, goal in zip(panels, goals, strict=False):
+            own = [point for point in points if point.goal == goal]
+            axes.axvspan(-100, 100 * tolerable, color=RULE, alpha=0.35, linewidth=0)
+            said.append(_handlers(axes, goal, own, marks))
+        if points:
+            panels[-1].set_xlabel("inputs with a changed prediction, %")
+            _name_marks(panels[0], marks, tolerable)
+        else:
+            panels[0].set_axis_off()
+        return svg_of(
+            figure,
+            name="handlers",
+            title="Reasons kept against changed predictions",
+            text=" ".join(said) or "There is nothing to show.",
+        )
+
+
+def _marks(points: Sequence[HandlerPoint]) -> dict[str, tuple[str, str]]:
+    """Colour and shape of each handler shown; one without its own takes one that is free."""
+    names = list(dict.fromkeys(point.handler for point in points))
+    free = [mark for name, mark in MARKS.items() if name not in names] or [(MUTED, "o")]
+    others = [name for name in names if name not in MARKS]
+    lent = {name: free[number % len(free)] for number, name in enumerate(others)}
+    return {name: (MARKS | lent)[name] for name in names}
+
+
+def _handlers(
+    axes: Axes, goal: str, points: Sequence[HandlerPoint], marks: dict[str, tuple[str, str]]
+) -> str:
+    """One panel, and what it shows in words."""
+    widest = max(5.0, *(100 * point.sensitivity for point in points))
+    deepest = max(5.0, *(100 - 100 * point.precision for point in points))
+    axes.set_xlim(-0.06 * widest, 1.04 * widest)
+    axes.set_ylim(100 - 1.1 * deepest, 100 + 0.05 * deepest)
+    axes.grid(axis="y", color=RULE, linewidth=0.6)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    front = sorted((point.sensitivity, point.precision) for point in points if point.on_front)
+    axes.plot(
+        [100 * sensitivity for sensitivity, _ in front],
+        [100 * precision for _, precision in front],
+        color=RED,
+        linewidth=1.2,
+    )
+    style: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0, "clip_on": False}
+    for (x, y), names in _side_by_side(points, 0.02 * widest, 0.03 * deepest).items():
+        for number, name in enumerate(names):
+            shifted = x + 0.022 * widest * (number - (len(names) - 1) / 2)
+            colour, marker = marks[name]
+            axes.plot([shifted], [y], color=colour, marker=marker, markersize=4.8, **style)
+    title = {"er": "ERAttack", "mse": "MSE attack"}.get(goal, goal)
+    _heading(axes, f"{title}: reasons kept in the top k, %")
+    for point in points:
+        if point.selected:
+            place = [100 * point.sensitivity], [100 * point.precision]
+            axes.plot(*place, **STAR | {"markersize": 15}, clip_on=False)
+            return (
+                f"{title}: selected is {point.handler} with steps of {point.step:g}, "
+                f"{100 * point.precision:.1f} percent kept and "
+                f"{100 * point.sensitivity:.1f} percent changed."
+            )
+    return f"{title}: none is selected."
+
+
+def _side_by_side(
+    points: Sequence[HandlerPoint], wide: float, high: float
+) -> dict[tuple[float, float], list[str]]:
+    """The handlers at each place in percent, dots nearer than a cell of that size as one place."""
+    cells: dict[tuple[int, int], list[HandlerPoint]] = {}
+    for point in points:
+        cell = round(100 * point.sensitivity / wide), round(100 * point.precision / high)
+        cells.setdefault(cell, []).append(point)
+    found = {}
+    for group in cells.values():
+        place = (
+            _mean([100 * point.sensitivity for point in group]),
+            _mean([100 * point.precision for point in group]),
+        )
+        found[place] = list(dict.fromkeys(point.handler for point in group))
+    return found
+
+
+def _name_marks(axes: Axes, marks: dict[str, tuple[str, str]], tolerable: float) -> None:
+    """What the colours and shapes stand for, in the right margin."""
+    plain: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "markeredgewidth": 0}
+    rows: list[tuple[str, dict[str, Any]]] = [
+        (name, plain | {"color": colour, "marker": marker})
+        for name, (colour, marker) in marks.items()
+    ]
+    rows += [
+        ("selected", STAR | {"markersize": 10}),
+        ("Pareto front", {"color": RED, "linewidth": 1.2}),
+        (
+            f"≤ {100 * tolerable:g} % changed",
+            plain | {"color": RULE, "marker": "s", "markersize": 9},
+        ),
+    ]
+    for number, (name, style) in enumerate(rows):
+        height = 0.97 - 0.1 * number
+        place = [1.06, 1.08, 1.1] if "linewidth" in style else [1.08]
+        axes.plot(place, [height] * len(place), transform=axes.transAxes, clip_on=False, **style)
+        axes.text(1.13, height, name, transform=axes.transAxes, va="center", fontsize=9)
 
 
 def _canvas(*, height: float, right: float) -> tuple[Figure, Axes]:

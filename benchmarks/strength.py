@@ -1,0 +1,135 @@
+"""How strong the strong attack is: against its members, random search, and twice its effort.
+
+Four networks trained to convergence on Adult for each seed, 300 test examples each. Prints mean P@8
+at a radius of 1. `python benchmarks/strength.py --seeds 5` takes about ten minutes on two cores.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from functools import partial
+
+import joblib
+import torch
+from torch import Tensor, nn
+
+import r2et
+from r2et.attacks import Ball, Budget, Effort, er_attack, mse_attack, strong_attack
+from r2et.attacks.searches import BestSoFar
+from r2et.evaluation import one_hot_groups
+from r2et.experiments.recipes import load_recipe
+from r2et.experiments.runs import fitted
+from r2et.explainers import gradient, predicted, slope
+from r2et.metrics.sensitivity import null_share
+from r2et.metrics.statistics import auc
+from r2et.randomness import stream
+
+K, EXAMPLES, POINTS = 8, 300, 20_000
+NETWORKS = {
+    "Vanilla": ("vanilla", {}, "leaky-relu"),
+    "R2ET\\H": ("r2et-noh", {"gap": "normalised", "thickness": 0.15}, "leaky-relu"),
+    "R2ET": ("r2et", {"gap": "normalised", "thickness": 0.15, "curvature": 0.003}, "leaky-relu"),
+    "softplus": ("vanilla", {}, "softplus"),
+}
+
+
+class WithNullDirection(nn.Module):
+    """A network plus c (sum of a one-hot group - 1): the same decisions on all real inputs."""
+
+    def __init__(self, model: nn.Module, columns: list[int], c: float = 16.0) -> None:
+        super().__init__()
+        self.model, self.columns, self.c = model, columns, c
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.model(x)
+        added = self.c * (x[:, self.columns].sum(-1) - 1)
+        return torch.stack([logits[:, 0], logits[:, 1] + added], dim=-1)
+
+
+def random_search(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Lowest P@8 over POINTS random points of the ball, half of them on its surface: (B,)."""
+    best = BestSoFar(model, gradient, x, y, K, Ball())
+    generator = stream(0, "random search")
+    for surface in (True, False):
+        for _ in range(POINTS // 2 // 20):
+            offsets = Ball().offsets(x[0], 20, generator, surface=surface)
+            best.offer_all(x + offsets[:, None])
+    return best.precision
+
+
+def one_seed(seed: int) -> list[dict[str, float | str]]:
+    torch.set_num_threads(1)
+    split = r2et.load("adult").split(seed)
+    recipe = load_recipe("converged", "adult")
+    x = split.test.x[:EXAMPLES].double()
+    groups = one_hot_groups(split)
+    rows: list[dict[str, float | str]] = []
+    for label, (method, settings, activation) in NETWORKS.items():
+        model, _, _ = fitted(split, replace(recipe, activation=activation), method, settings)
+        model = model.double().eval()
+        y = predicted(model, x)
+        walk = Budget(radius=1.0)
+        single = {
+            "ERAttack": er_attack(k=K, budget=walk, record_every=10)(model, x, y).precision,
+            "MSE": mse_attack(k=K, budget=walk, record_every=10)(model, x, y).precision,
+            "20,000 points": random_search(model, x, y),
+        }
+        begun = time.process_time()
+        strong = strong_attack(k=K)(model, x, y)
+        seconds = time.process_time() - begun
+        twice = strong_attack(k=K, effort=Effort(rounds=2 * Effort().rounds))(model, x, y)
+        found = {**single, **strong.members, "strong": strong.precision, "doubled": twice.precision}
+        rows.append(
+            {"network": label, "AUC": auc(model, split.test.x.double(), split.test.y)}
+            | {name: 100 * float(each.mean()) for name, each in found.items()}
+            | {"examples above random": int((strong.precision > single["20,000 points"]).sum())}
+            | {"seconds": seconds}
+        )
+        if label == "Vanilla":
+            education = next(g for g in groups if split.dataset.features[g[0]].group == "education")
+            for name, each in {
+                "Vanilla": model,
+                "+ 16 null": WithNullDirection(model, education),
+            }.items():
+                plain = strong_attack(k=K)(each, x, y).precision.mean()
+                free = strong_attack(k=K, explain=partial(gradient, one_hot=groups))(each, x, y)
+                with torch.no_grad():
+                    share = null_share(slope(each, x, y, "margin"), groups).mean()
+                rows.append(
+                    {
+                        "network": f"gauge: {name}",
+                        "AUC": auc(each, split.test.x.double(), split.test.y),
+                        "plain": 100 * float(plain),
+                        "gauge-free": 100 * float(free.precision.mean()),
+                        "null share": 100 * float(share),
+                    }
+                )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0)
+    chosen = parser.parse_args()
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    parts = joblib.Parallel(n_jobs=2)(joblib.delayed(one_seed)(seed) for seed in seeds)
+    rows = [row for part in parts for row in part]
+    for network in dict.fromkeys(row["network"] for row in rows):
+        mine = [row for row in rows if row["network"] == network]
+        print(f"\n{network} ({len(mine)} seeds)")
+        for name in mine[0]:
+            if name != "network":
+                values = torch.tensor([float(row[name]) for row in mine])
+                each = " ".join(f"{value:.4g}" for value in values.tolist())
+                print(f"  {name:<22} {values.mean():8.4g}   {each}")
+    split = r2et.load("adult").split(seeds[0])
+    model = fitted(split, load_recipe("converged", "adult"), "vanilla", {})[0].double().eval()
+    x = split.test.x[:1000].double()
+    begun = time.perf_counter()
+    strong_attack(k=K)(model, x, predicted(model, x))
+    print(f"\nstrong attack on 1,000 examples: {time.perf_counter() - begun:.1f} s of wall clock")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Aimed at single pairs: the moves after which one top-k feature and one other change places.
+
+To first order the pair (i, j) changes places h / ||dh/dx|| away, h = I_i - I_j. The pairs for which
+that is least, the thinnest, are worth an attack of their own; one step of Newton's method meets the
+place exactly where an explanation is linear in x.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks.searches import BestSoFar, repeated
+from r2et.attacks.threats import Threat, one_of
+from r2et.explainers import Explainer
+from r2et.ranking import order
+
+Offer = Callable[[Tensor], None]
+
+NEIGHBOURS = 24  # features on either side of the k-th place that are paired
+OVERSHOOT = 1e-3  # of the clean gap: exactly on the border nothing has changed places yet
+DIRECTIONS = 64  # along which differences are taken
+
+
+def features_at_the_border(saliency: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The last of the top k and the first of the rest, at most NEIGHBOURS each: (B, a), (B, b)."""
+    ranked = order(saliency)
+    return ranked[:, max(0, k - NEIGHBOURS) : k], ranked[:, k : k + NEIGHBOURS]
+
+
+def slopes_at(
+    explain: Explainer, model: nn.Module, x: Tensor, y: Tensor, features: Tensor
+) -> Tensor:
+    """Derivative of some features' scores by x, features (B, F): (B, F, ...)."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        scores = explain(model, point, y).gather(1, features)
+        if not scores.requires_grad:
+            return x.new_zeros(*features.shape, *x.shape[1:])
+        found = [
+            torch.autograd.grad(
+                column.sum(), point, retain_graph=True, allow_unused=True, materialize_grads=True
+            )[0]
+            for column in scores.unbind(1)
+        ]
+    return torch.stack(found, dim=1)
+
+
+def differences_at(
+    best: BestSoFar, x: Tensor, features: Tensor, reach: float, generator: torch.Generator
+) -> Tensor:
+    """Slopes of some features' scores over a distance, features (B, F): (B, F, ...).
+
+    sum_u (I(x + c u) - I(x - c u)) / 2c u over orthonormal moves u, c = `reach`: a network of
+    (Leaky)ReLUs, flat to a derivative, shows its kinks to such a step. Of inputs with more than
+    DIRECTIONS numbers only that many directions are seen. The places tried are offered, too.
+    """
+    d = one_of(x).numel()
+    drawn = torch.randn((d, min(d, DIRECTIONS)), generator=generator, dtype=torch.float64)
+    basis = torch.linalg.qr(drawn).Q.T.to(x)
+    slopes = x.new_zeros(*features.shape, d)
+    for direction in basis:
+        move = reach * direction.view(x.shape[1:])
+        places = best.threat.relax(torch.cat([x + move, x - move]), repeated(x, 2))
+        with torch.no_grad():
+            scores = best.explain(best.model, places, best.y.repeat(2))
+        best.offer_all(places.unflatten(0, (2, len(x))), scores.unflatten(0, (2, len(x))))
+        up, down = (part.gather(1, features) for part in scores.chunk(2))
+        slopes += ((up - down) / (2 * reach))[..., None] * direction
+    return slopes.view(*features.shape, *x.shape[1:])
+
+
+def thinnest(
+    saliency: Tensor, top: Tensor, rest: Tensor, slopes: Tensor, threat: Threat, count: int
+) -> tuple[Tensor, Tensor]:
+    """The `count` nearest pairs and the way to each: (B, P, 2) features, (B, P, ...) moves.
+
+    `slopes` are those of the features `top`, then `rest`. A move is of the cost at which the pair
+    changes places, to first order.
+    """
+    a, b = top.shape[1], rest.shape[1]
+    left = torch.arange(a, device=top.device).repeat_interleave(b)
+    right = torch.arange(b, device=top.device).repeat(a)
+    pairs = torch.stack([top[:, left], rest[:, right]], dim=-1)
+    gap = (saliency.gather(1, pairs[..., 0]) - saliency.gather(1, pairs[..., 1])).flatten()
+    uphill = (slopes[:, left] - slopes[:, a + right]).flatten(0, 1)
+    way = threat.steepest(uphill)
+    rise = (uphill * way).flatten(1).sum(-1)
+    distance = torch.where(rise > 0, gap / torch.where(rise > 0, rise, 1.0), torch.inf)
+    nearest = distance.view(len(top), a * b).argsort(dim=-1, stable=True)[:, :count]
+    reach = torch.where(distance.isfinite(), distance, 0.0).view(-1, *(1,) * (way.ndim - 1))
+    moves = (-reach * way).unflatten(0, (len(top), a * b))
+    picked = nearest.view(*nearest.shape, *(1,) * (moves.ndim - 2))
+    return (
+        pairs.gather(1, nearest[..., None].expand(-1, -1, 2)),
+        moves.gather(1, picked.expand(-1, -1, *moves.shape[2:])),
+    )
+
+
+def approach(
+    model: nn.Module,
+    explain: Explainer,
+    x: Tensor,
+    y: Tensor,
+    pairs: Tensor,
+    threat: Threat,
+    offer: Offer,
+    iterations: int = 4,
+) -> None:
+    """Newton's method on the gap of each pair (B, P, 2) from x; each place (P, B, ...) is offered.
+
+    The next place is the nearest to x at which the gap, linear as seen from here, is gone.
+    """
+    count = pairs.shape[1]
+    if not count or not len(x):
+        return
+    centre, labels = repeated(x, count), y.repeat(count)
+    aimed = pairs.transpose(0, 1).flatten(0, 1)
+    point, beyond = centre, None
+    for _ in range(iterations):
+        with torch.enable_grad():
+            at = point.detach().requires_grad_()
+            scores = explain(model, at, labels).gather(1, aimed)
+            gap = scores[:, 0] - scores[:, 1]
+            if not gap.requires_grad:
+                return
+            (uphill,) = torch.autograd.grad(
+                gap.sum(), at, allow_unused=True, materialize_grads=True
+            )
+        way = threat.steepest(uphill)
+        rise = (uphill * way).flatten(1).sum(-1)
+        along = (uphill * (point - centre)).flatten(1).sum(-1)
+        if beyond is None:
+            rounding = 16 * torch.finfo(x.dtype).eps * scores.detach().abs().amax(-1)
+            beyond = OVERSHOOT * gap.detach() + rounding
+        wanted = along - gap.detach() - beyond
+        reach = torch.where(rise > 0, wanted / torch.where(rise > 0, rise, 1.0), 0.0)
+        point = threat.relax(centre + reach.view(-1, *(1,) * (x.ndim - 1)) * way, centre)
+        offer(point.unflatten(0, (count, len(x))))
