@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench lint clean
+.PHONY: run test slow bench strength lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -26,10 +26,13 @@ test: $(VENV)/.testable
 	$(BIN)/python -m pytest -m 'not slow'
 
 slow: $(VENV)/.testable
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 bench: $(VENV)/.usable
 	$(BIN)/python benchmarks/ratios.py
+
+strength: $(VENV)/.usable
+	$(BIN)/python benchmarks/strength.py
 
 lint: $(VENV)/.testable
 	$(BIN)/ruff check .

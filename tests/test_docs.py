@@ -37,3 +37,13 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     exec(compile(example, "README.md", "exec"), {})
     share = float(re.findall(r"0\.\d+|1\.", capsys.readouterr().out)[-1])
     assert 0.5 < share <= 1
+
+
+def test_the_example_of_the_attack_laboratory_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(example, "attacks.md", "exec"), {})
+    *curve, smallest = map(float, re.findall(r"\d+\.\d*", capsys.readouterr().out))
+    assert curve == sorted(curve, reverse=True)
+    assert curve[-1] < 1
+    assert 0 < smallest < 0.5

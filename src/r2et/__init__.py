@@ -2,7 +2,17 @@
 
 __version__ = "0.1.0"
 
-from r2et.attacks import Attacked, Budget, er_attack, mse_attack, strong_attack
+from r2et.attacks import (
+    Attacked,
+    Budget,
+    Curve,
+    Effort,
+    applicant_threat,
+    attack_curve,
+    er_attack,
+    mse_attack,
+    strong_attack,
+)
 from r2et.data import Dataset, from_frame, load, read_csv
 from r2et.explainers import (
     gradient,
@@ -19,10 +29,14 @@ from r2et.training import FitSettings, fit
 __all__ = [
     "Attacked",
     "Budget",
+    "Curve",
     "Dataset",
+    "Effort",
     "FitSettings",
     "Method",
     "Objective",
+    "applicant_threat",
+    "attack_curve",
     "er_attack",
     "fit",
     "from_frame",

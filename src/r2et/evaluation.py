@@ -59,11 +59,11 @@ class EvaluationSettings:
     """
 
     k: int = 8
-    examples: int = 500
+    examples: int = 300
     decisions: int = 6
     decision_radius: float = 1.0
     small_radius: float = 0.1
-    epsilons: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5)
+    epsilons: tuple[float, ...] = (0.1, 0.25, 0.5)
     record_every: int = 10
     er: Budget = field(default_factory=Budget)
     strong: Effort = field(default_factory=Effort)
@@ -211,10 +211,20 @@ def strong_curve(
     others: Sequence[Attacked],
     seed: int,
 ) -> Curve:
-    """The strong attack at all radii up to that of ERAttack, merged with the other attacks."""
+    """The strong attack at all radii up to that of ERAttack, merged with the other attacks.
+
+    Below the largest radius, where less is to be found, it takes half the rounds.
+    """
     radii = [*(each for each in settings.epsilons if each < settings.er.radius), settings.er.radius]
+    half = replace(settings.strong, rounds=math.ceil(settings.strong.rounds / 2))
+
+    def build(radius: float) -> Attack:
+        whole = radius == settings.er.radius
+        chosen = settings if whole else replace(settings, strong=half)
+        return build_attack("strong", chosen, explain=explain, seed=seed, radius=radius)
+
     return attack_curve(
-        lambda radius: build_attack("strong", settings, explain=explain, seed=seed, radius=radius),
+        build,
         radii,
         k=settings.k,
         explain=explain,

@@ -69,7 +69,7 @@ def attack_curve(
     Results of `others` on the same examples count wherever a radius affords them.
     """
     radii = sorted(set(map(float, epsilons)))
-    if not radii or not 0 < radii[0] <= radii[-1] < float("inf"):
+    if not radii or not all(0 < radius < float("inf") for radius in radii):
         raise ValueError(f"a curve needs one or more positive radii, got {list(epsilons)}.")
 
     def curve(model: nn.Module, x: Tensor, y: Tensor) -> Curve:

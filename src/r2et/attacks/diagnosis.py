@@ -8,12 +8,13 @@ from torch import Tensor, nn
 
 from r2et.attacks.curves import Curve
 from r2et.attacks.records import Attacked
-from r2et.attacks.strong import GRADIENT_MEMBERS, RANDOM_MEMBER
+from r2et.attacks.strong import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import log_odds
 from r2et.ranking import ties
 
 WORTH_AN_ALARM = 0.05  # share of the examples
+FLAT = 0.25  # share of the examples broken at random that slopes leave intact, pair by pair
 WORTH_NOTHING = 0.005  # P@k that a larger radius should at least take off a mean of under 0.995
 
 
@@ -61,7 +62,8 @@ def alarms(model: nn.Module, x: Tensor, y: Tensor, curve: Curve, k: int) -> list
     """Signs that slopes mislead the attack, so that P@k would fall further: sentences, or none."""
     found = [
         *_random_beats_slopes(curve.attacks[-1].members),
-        *_radius_is_wasted(curve),
+        *_slopes_are_flat(curve.attacks[-1].members),
+        *_radius_is_wasted(curve, k),
         *_share_of(saturated(model, x, y), "the model is so sure that p (1 - p) rounds to zero"),
         *_share_of(ties(curve.before, k), "the k-th and the next score are equal"),
         *_share_of((curve.before == 0).all(-1), "all scores are zero"),
@@ -80,14 +82,26 @@ def _random_beats_slopes(members: Mapping[str, Tensor]) -> list[str]:
     return _share_of(beaten, "random points do more damage than every descent along a slope")
 
 
-def _radius_is_wasted(curve: Curve) -> list[str]:
+def _slopes_are_flat(members: Mapping[str, Tensor]) -> list[str]:
+    # A descent begins at random points: blind to kinks, it does as well as they do by themselves.
+    if PAIRS_MEMBER not in members or RANDOM_MEMBER not in members:
+        return []
+    broken = members[RANDOM_MEMBER] < 1
+    intact = broken & (members[PAIRS_MEMBER] == 1)
+    if intact.sum() < FLAT * broken.sum():
+        return []
+    return _share_of(intact, "random points break what no slope of a single pair leads to")
+
+
+def _radius_is_wasted(curve: Curve, k: int) -> list[str]:
+    least = max(0, 2 * k - curve.before.shape[1]) / k  # two sets of k among n features overlap
     means: Sequence[float] = curve.raw.double().mean(1).tolist() if curve.raw.numel() else []
     radii = curve.epsilons.tolist()
     return [
         f"a larger radius does not help: mean P@k {100 * now:.1f} at {radius:g}, but "
         f"{100 * then:.1f} already at {smaller:g}."
         for smaller, then, radius, now in zip(radii, means, radii[1:], means[1:], strict=False)
-        if then < 1 - WORTH_NOTHING and now > then - WORTH_NOTHING
+        if least + WORTH_NOTHING < then < 1 - WORTH_NOTHING and now > then - WORTH_NOTHING
     ]
 
 

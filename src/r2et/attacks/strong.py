@@ -12,7 +12,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from r2et.attacks.goals import Goal, relative, weighted_goal
 from r2et.attacks.pairs import approach, differences_at, features_at_the_border, slopes_at, thinnest
-from r2et.attacks.records import Attack, Attacked
+from r2et.attacks.records import Attack, Attacked, join
 from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent, repeated
-from r2et.attacks.single import in_batches
 from r2et.attacks.threats import Ball, Threat, one_of
-from r2et.explainers import Explainer, Quantity, gradient
+from r2et.derivatives import frozen_statistics
+from r2et.explainers import Explainer, Quantity, check_inputs, gradient
 from r2et.models.smoothing import softened
 from r2et.randomness import stream
 
@@ -33,8 +33,8 @@ TOGETHER = 16  # random points of each example that are tried at once
 HOP = 0.3  # radii from the best input so far to a new start
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)  # of the radius, tried along a direction
 
-GRADIENT_MEMBERS = ("descent, relative", "descent, plain", "pairs")
-RANDOM_MEMBER = "random points"
+PAIRS_MEMBER, RANDOM_MEMBER = "pairs", "random points"
+GRADIENT_MEMBERS = ("descent, relative", "descent, plain", PAIRS_MEMBER)
 
 Guide = tuple[nn.Module, Explainer]
 
@@ -97,26 +97,36 @@ def strong_attack(
                 if time.monotonic() < until:
                     best.member = name
                     search()
-                else:
-                    best.reached.setdefault(name, torch.ones_like(best.precision))
+                best.reached.setdefault(name, torch.ones_like(best.precision))
             best.tick(1)
             if time.monotonic() >= until:
                 break
         return best.result()
 
     def timed(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
+        check_inputs(model, x, y)
         together = max(1, numbers_at_once // (max(effort.starts, 1) * max(one_of(x).numel(), 1)))
-        batches, done, begun = max(1, math.ceil(len(x) / together)), 0, time.monotonic()
-
-        def one(model: nn.Module, part: Tensor, labels: Tensor) -> Attacked:
-            nonlocal done
-            done += 1
-            share = math.inf if seconds is None else seconds * done / batches
-            return attack(model, part, labels, begun + share)
-
-        return in_batches(one, together)(model, x, y)
+        pieces = list(zip(x.detach().split(together), y.split(together), strict=True))
+        share = math.inf if seconds is None else seconds / len(pieces)
+        begun, found = time.monotonic(), list[Attacked]()
+        with frozen_statistics(model):
+            for number, (part, labels) in enumerate(pieces, start=1):
+                found.append(attack(model, part, labels, begun + share * number))
+        steps = max((each.steps for each in found), key=len)
+        return join([_as_long_as(steps, each) for each in found])
 
     return timed
+
+
+def _as_long_as(steps: Tensor, found: Attacked) -> Attacked:
+    """The result of a batch that had the time for fewer rounds, as if the others found nothing."""
+    missing = len(steps) - len(found.steps)
+    return replace(
+        found,
+        history=torch.cat([found.history, found.history[-1:].expand(missing, -1)]),
+        steps=steps,
+        first_flip=torch.where(found.flipped, found.first_flip, steps[-1] + 1),
+    )
 
 
 def _searches(
@@ -134,7 +144,7 @@ def _searches(
         RANDOM_MEMBER: partial(_random_points, best, x, effort.points, generator("points"))
     }
     if number == 0 and effort.pairs:
-        searches["pairs"] = partial(_single_pairs, best, x, turn[False], effort.pairs)
+        searches[PAIRS_MEMBER] = partial(_single_pairs, best, x, turn[False], effort.pairs)
         searches["differences"] = partial(
             _differences, best, x, effort.pairs, generator("differences")
         )

@@ -1,0 +1,89 @@
+"""No attack ever returns what its threat does not admit: random models, budgets and threats."""
+
+import inspect
+import math
+import random
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from closed_form import numbers, tiny_mlp
+from r2et.attacks import ATTACKS, Ball, Budget, Effort, Threat
+from r2et.explainers import gradient, predicted
+from r2et.ranking import precision_at_k
+from test_applicants import world_of
+from test_attack_contracts import exactly_within
+
+CASES = 10_000
+EFFORT = Effort(rounds=2, starts=2, steps=3, points=6, moves=4, pairs=2, sharpness=(4.0,))
+
+
+def attacked_case(name: str, seed: int) -> None:
+    """One random model, threat and budget: everything that comes back is admissible and true."""
+    draw = random.Random(seed)
+    dtype = draw.choice([torch.float32, torch.float64])
+    world = world_of(seed, dtype) if seed % 2 else None
+    if world is not None and world.dataset.n >= 2:
+        threat: Threat = world.threat
+        x = world.centre
+    else:
+        world, x = None, (draw.choice([0.01, 1.0, 30.0]) * numbers(3, 5, seed=seed)).to(dtype)
+        threat = drawn_ball(draw, x)
+    d, classes = x.shape[1], draw.choice([2, 2, 3])
+    activation = draw.choice([nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Softplus])
+    model = tiny_mlp(d=d, classes=classes, activation=activation, seed=seed).to(dtype)
+    y = predicted(model, x)
+    y[0] = (y[0] + draw.randint(0, 1)) % classes
+    k = draw.randint(1, d - 1)
+    steps = draw.randint(1, 5)
+    given = {
+        "radius": threat.radius,
+        "budget": Budget(radius=threat.radius, step=threat.radius / steps or 1.0, steps=steps),
+        "effort": EFFORT,
+        "iterations": steps,
+        "handler": draw.choice(["unconstrained", "hedge", "qp", "rejection"]),
+        "seed": seed,
+    }
+    build = ATTACKS[name].build
+    offered = inspect.signature(build).parameters
+    chosen = {key: each for key, each in given.items() if key in offered}
+    found = build(k=k, threat=threat, **chosen)(model, x, y)
+    if world is not None:
+        assert world.complaints(found.x) == []
+    else:
+        assert exactly_within(found.x, x, threat.radius)
+        assert isinstance(threat, Ball)
+        if threat.bounds is not None:
+            low, high = (torch.as_tensor(each, dtype=dtype) for each in threat.bounds)
+            assert (found.x >= torch.minimum(low, x)).all()
+            assert (found.x <= torch.maximum(high, x)).all()
+    kept = predicted(model, x) == y
+    assert torch.equal(predicted(model, found.x)[kept], y[kept])
+    assert torch.equal(found.x[~kept], x[~kept])
+    with torch.no_grad():
+        after = gradient(model, found.x, y)
+    torch.testing.assert_close(found.after, after)
+    assert torch.equal(found.precision, precision_at_k(found.before, found.after, k))
+
+
+def drawn_ball(draw: random.Random, x: Tensor) -> Ball:
+    radius = draw.choice([0.0, 1e-4, 0.1, 1.0, 7.0])
+    if draw.random() < 0.5:
+        return Ball(radius=radius)
+    low = draw.choice([-math.inf, float(x.min()), -0.3])
+    high = torch.full((x.shape[1],), draw.choice([float(x.max()), 0.5])).to(x)
+    return Ball(radius=radius, bounds=(low, torch.maximum(high, torch.tensor(low).to(x))))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_comes_back_is_admissible(name: str) -> None:
+    for seed in range(30):
+        attacked_case(name, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_comes_back_is_admissible_in_thousands_of_cases(name: str) -> None:
+    for seed in range(1000, 1000 + math.ceil(CASES / len(ATTACKS))):
+        attacked_case(name, seed)
