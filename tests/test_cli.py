@@ -5,13 +5,20 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from r2et.attacks import HANDLERS, Budget
 from r2et.cli import main
 from r2et.data import load
+from r2et.experiments import laboratory
+from r2et.experiments.recipes import load_recipe
+from r2et.models import MODELS
+from r2et.training import save
 
 TINY = """
 line = "a tiny recipe for tests"
@@ -213,11 +220,239 @@ def test_a_missing_target_column_names_the_nearest(r2et, tmp_path: Path) -> None
     assert "income" in err
 
 
+# --- r2et attack ------------------------------------------------------------------------------
+
+MINE = """
+from torch import nn
+def network(): return nn.Sequential(nn.Linear(16, 6), nn.Tanh(), nn.Linear(6, 2))
+def narrow(): return nn.Linear(7, 2)
+def single(): return nn.Linear(16, 1)
+def fails(): raise OSError("no such weights")
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file as a run on compas leaves it."""
+    dataset, plan = load("compas"), {"inputs": 16, "classes": 2, "hidden": [8]}
+    model = MODELS["mlp"](**plan, generator=torch.Generator().manual_seed(0))
+    notes = {"model": {"name": "mlp", **plan}, "dataset": "compas", "data": dataset.digest}
+    return save(tmp_path_factory.mktemp("saved") / "m.safetensors", model, {**notes, "seed": 0})
+
+
+@pytest.fixture
+def attack(r2et, saved: Path):
+    """The command on the saved model, as little of it as possible."""
+    words = ("attack", "compas", "--model", saved, "--examples", "5", "-k", "4", "--eps", "0.4")
+    return lambda *more: r2et(*words, *more)
+
+
+def strictly(text: str) -> Any:
+    """The JSON of a text, which may hold no NaN and no infinity."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_attack_prints_the_curve_and_what_would_expose_it(attack) -> None:
+    code, shown, err = attack("--rounds", "1", "--eps", "0.1")
+    assert code == 0, err
+    lines = shown.splitlines()
+    assert lines[0] == (
+        "compas: strong attack on the top 4 features of grad (of the probability), 5 test examples"
+    )
+    table = [line.split() for line in lines if line.startswith("  ") and line.strip()]
+    assert [row[0] for row in table] == ["epsilon", "0.1", "0.4"]
+    for row in table[1:]:
+        assert all(0 <= float(each) <= 100 for each in row[1:])
+    assert float(table[2][1]) <= float(table[1][1])
+    for part in (
+        "P@4: of the top 4 before",
+        "Smallest epsilon that breaks an example: lower quartile",
+        "P@4 at epsilon 0.4 by each search: random points",
+        "At epsilon 0.4, doubling the effort from 1 to 2 rounds changes",
+        "AUC 0.",
+        "among the examples",
+        "Null share",
+    ):
+        assert part in shown
+    assert max(map(len, lines)) < 200
+
+
+def test_attack_tells_the_same_as_json(attack, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "rows.jsonl"
+    words = ("--rounds", "1", "--threat", "applicant", "--eps", "1.5", "--out", out)
+    code, shown, err = attack(*words, "--json")
+    assert code == 0, err
+    told = strictly(shown)
+    assert told["data"] == "compas"
+    assert told["examples"] == 5
+    assert [line["epsilon"] for line in told["curve"]] == [0.4, 1.5]
+    assert told["settings"]["threat"] == "applicant"
+    assert told["doubling"]["rounds"] == 1
+    assert any("priors" in line for line in told["an epsilon of 1 buys"])
+    rows = [strictly(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 5
+    mean = sum(row["attacked"][-1]["P@k"] for row in rows) / 5
+    assert mean == pytest.approx(told["curve"][-1]["P@k"])
+    assert list(out.parent.iterdir()) == [out]
+    code, shown, _ = attack(*words)
+    assert code == 0
+    assert "Only what a person could change" in shown
+    assert "An epsilon of 1 buys\n  priors: up by 2\n" in shown
+    assert shown.endswith(f"The attacked examples: {out}\n")
+
+
+def test_attack_states_the_explainer_and_its_noise(attack) -> None:
+    words = ("--explainer", "smooth-grad", "--gauge-free", "--of", "margin", "--seconds", "0.05")
+    code, shown, err = attack(*words, "--noise", "fresh", "--examples", "2")
+    assert code == 0, err
+    assert "smooth-grad (of the margin, gauge-free, fresh noise), 2 test examples" in shown
+    assert "P@4, fresh noise, %" in shown
+    assert "without any attack" in shown
+    code, shown, _ = attack(*words, "--examples", "2", "--json")
+    assert code == 0
+    told = strictly(shown)
+    assert told["fresh noise without attack"] is None
+    assert "P@k, fresh noise" not in told["curve"][0]
+
+
+def test_attack_by_a_walk_with_a_handler(attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laboratory, "Budget", partial(Budget, steps=20, step=0.02))
+    code, shown, err = attack("--attack", "er", "--handler", "hedge", "--examples", "99999")
+    assert code == 0, err
+    tests = len(load("compas").split(0).test)
+    assert "er attack with hedge on the top 4 features" in shown
+    assert f"{tests:,} test examples" in shown
+    assert "The attack alone broke " in shown
+    assert "each search" not in shown
+    assert "doubling" not in shown
+
+
+def test_attack_on_a_network_of_ones_own(
+    r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attacked_here.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    words = ("attack", "compas", "--examples", "3", "--seconds", "0.05", "--eps", "0.4")
+    code, shown, err = r2et(*words, "--model", "attacked_here:network")
+    assert code == 0, err
+    assert "3 test examples" in shown
+    for factory, says in {
+        "narrow": "give one that takes inputs (B, 16)",
+        "single": "two or more classes",
+        "fails": "OSError: no such weights",
+        "netwrok": "no attribute 'netwrok'",
+    }.items():
+        code, shown, err = r2et(*words, "--model", f"attacked_here:{factory}")
+        assert (code, shown) == (2, "")
+        assert says in err
+        assert err.count("\n") == 1
+
+
+def test_handlers_are_compared_and_drawn(attack, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(laboratory, "Budget", lambda **_: Budget(radius=0.4, steps=3))
+    figure = tmp_path / "h.svg"
+    code, shown, err = attack("--compare-handlers", figure)
+    assert code == 0, err
+    assert figure.read_text().lstrip().startswith(("<svg", "<?xml"))
+    for name in HANDLERS:
+        assert f"  {name} " in shown  # not cut short
+    assert "selected" in shown
+    assert f"The figure: {figure}" in shown
+    code, shown, _ = attack("--compare-handlers", figure, "--json")
+    assert code == 0
+    assert {point["handler"] for point in strictly(shown)} == set(HANDLERS)
+    code, _, err = attack("--compare-handlers", figure, "--out", tmp_path / "rows")
+    assert code == 2
+    assert "takes no --out" in err
+
+
+WRONGLY_ATTACKED = {
+    "unknown attack": (("--attack", "stong"), "did you mean 'strong'"),
+    "unknown explainer": (("--explainer", "gard"), "did you mean 'grad'"),
+    "unknown quantity": (("--of", "margn"), "did you mean 'margin'"),
+    "unknown noise": (("--noise", "fesh"), "did you mean 'fresh'"),
+    "noise of no explainer": (("--noise", "fresh"), "only smooth-grad"),
+    "unknown threat": (("--threat", "applicnt"), "did you mean 'applicant'"),
+    "no file of rules": (("--threat", "own.toml"), "no file of rules"),
+    "unknown handler": (("--attack", "er", "--handler", "hegde"), "did you mean 'hedge'"),
+    "handler of strong": (("--handler", "hedge"), "takes no --handler"),
+    "rounds of a walk": (("--attack", "mse", "--rounds", "2"), "takes no --rounds"),
+    "radius zero": (("--eps", "0"), "positive and finite"),
+    "negative radius": (("--eps", "-1"), "positive and finite"),
+    "no time": (("--seconds", "0"), "positive number of seconds"),
+    "k too large": (("-k", "16"), "k must lie in 1..15"),
+    "no such model": (("--model", "nowhere.safetensors"), "there is no model file"),
+    "no such module": (("--model", "nowhere_at_all:net"), "No module named"),
+    "weights alone": (("--weights", "w.safetensors"), "module:factory"),
+    "out is a folder": (("--out", "."), "cannot write"),
+    "handlers and rounds": (("--compare-handlers", "h.svg", "--rounds", "1"), "takes no --rounds"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), WRONGLY_ATTACKED.values(), ids=WRONGLY_ATTACKED)
+def test_a_mistaken_attack_is_one_sentence_before_any_work(
+    r2et,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for work in ("attack_model", "compared_handlers"):
+        monkeypatch.setattr(f"r2et.cli.{work}", lambda *_: pytest.fail("it began to attack"))
+    monkeypatch.setattr(laboratory, "fitted", lambda *_: pytest.fail("it began to train"))
+    code, shown, err = r2et("attack", "compas", *words)
+    assert (code, shown) == (2, "")
+    assert says in err
+    assert err.startswith("r2et: ")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_attack_refuses_a_model_of_other_data_and_a_place_that_is_none(
+    r2et, attack, saved: Path, tmp_path: Path
+) -> None:
+    code, _, err = r2et("attack", "bank", "--model", saved)
+    assert code == 2
+    assert "trained on compas, not on bank" in err
+    (tmp_path / "file").write_text("in the way")
+    code, shown, err = attack("--out", tmp_path / "file" / "rows.jsonl")
+    assert (code, shown) == (2, "")
+    assert "cannot write" in err
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_attack_on_a_table_of_ones_own(
+    r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Path
+) -> None:
+    monkeypatch.setattr(laboratory, "load_recipe", lambda *_: load_recipe(str(recipe), "own"))
+    table = tmp_path / "own.csv"
+    lines = [f"{20 + n % 47},{n * 7 % 13},{'ab'[n % 3 > 0]},{'ny'[n % 4 > 1]}" for n in range(80)]
+    table.write_text("age,balance,job,default\n" + "\n".join(lines) + "\n")
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[age]\nfixed = true\n")
+    words = ("attack", table, "-k", "2", "--seconds", "0.05", "--eps", "0.5")
+    code, shown, err = r2et(*words, "--target", "default", "--threat", rules)
+    assert code == 0, err
+    assert shown.startswith("own: strong attack on the top 2 features")
+    assert "fixed: age" in shown
+    code, _, err = r2et(*words)
+    assert code == 2
+    assert "--target" in err
+
+
 def test_help_and_version(r2et) -> None:
-    for words in (("--help",), ("run", "--help"), ("report", "--help"), ("list", "--help")):
-        code, shown, _ = r2et(*words)
+    for command in ((), ("run",), ("attack",), ("report",), ("list",)):
+        code, shown, _ = r2et(*command, "--help")
         assert code == 0
         assert "Usage" in shown
+        assert "\N{FACTORY}" not in shown  # what markdown makes of a word between colons
     code, shown, _ = r2et("--version")
     assert (code, shown.strip()) == (0, "0.1.0")
 

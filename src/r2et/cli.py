@@ -27,11 +27,13 @@ from rich.text import Text
 
 from r2et import __version__
 from r2et.attacks import ATTACKS, HANDLERS, Applicant, HandlerPoint, what_it_buys
-from r2et.data import DATASETS, Dataset, load, read_csv
+from r2et.attacks.comparison import TOLERABLE
+from r2et.data import DATASETS, Dataset, Split, load, read_csv
 from r2et.experiments.laboratory import (
     Findings,
     LabSettings,
     attack_model,
+    check_request,
     compared_handlers,
     example_rows,
     given_model,
@@ -176,17 +178,17 @@ def attack_command(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A model file of a run (FOLDER/models/.../*.safetensors), or module:factory with "
-            "--weights; an ordinary network is trained unless given."
+            help="A model file of a run (in FOLDER/models), or module:factory, a function of yours "
+            "that returns a network; an ordinary network is trained unless given."
         ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="For module:factory: its weights as safetensors.")
+        Path | None, typer.Option(help="Weights for the network of module:factory, safetensors.")
     ] = None,
     attack: Annotated[str, typer.Option(help=f"One of {', '.join(ATTACKS)}.")] = "strong",
     eps: Annotated[
         list[float] | None,
-        typer.Option(help="A radius of the curve; repeat. .05, .1, .25, .5 and 1 unless given."),
+        typer.Option(help="A radius of the curve; repeat. 0.05, 0.1, 0.25, 0.5, 1 unless given."),
     ] = None,
     threat: Annotated[
         str,
@@ -206,7 +208,11 @@ def attack_command(
         ),
     ] = False,
     noise: Annotated[
-        str, typer.Option(help="For smooth-grad: shared (the attacker knows it) or fresh.")
+        str,
+        typer.Option(
+            help="For smooth-grad: shared (the attacker knows the noise), or fresh (attacked "
+            "explanations are shown with other noise, too)."
+        ),
     ] = "shared",
     handler: Annotated[
         str | None,
@@ -216,14 +222,22 @@ def attack_command(
         int | None, typer.Option(min=1, help="Effort of the strong attack, 4 unless given.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Time limit of the strong attack for each radius.")
+        float | None, typer.Option(help="Time limit of the strong attack at each radius.")
     ] = None,
     examples: Annotated[int, typer.Option(min=1, help="How many test examples.")] = 300,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the attack.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Of the split and of the attack; a run's model has its own split."
+        ),
+    ] = 0,
     k: Annotated[int, typer.Option("-k", help="How many top features are shown.")] = 8,
     out: Annotated[
         Path | None,
-        typer.Option(help="File for a row of each example: attacked inputs and reasons, JSON."),
+        typer.Option(
+            help="File for one line of JSON for each example: attacked inputs, changes in words, "
+            "reasons before and after."
+        ),
     ] = None,
     compare_handlers_to: Annotated[
         Path | None,
@@ -276,107 +290,202 @@ def attack_command(
         seed=seed,
     )
     dataset = _data(data, target, drop or (), category or ())
-    check_k(k, dataset.n)
+    check_request(settings, dataset)
+    if compare_handlers_to is not None:
+        given = {"out": out, "handler": handler, "rounds": rounds, "seconds": seconds}
+        for name in (name for name, value in given.items() if value is not None):
+            raise ValueError(f"--compare-handlers takes no --{name}: leave one of them out.")
+    for path in (out, compare_handlers_to):
+        _check_place(path)
     with errors.status("preparing the model" if model else "training an ordinary network"):
         network, split = given_model(dataset, model, weights, seed)
     if compare_handlers_to is not None:
-        with errors.status("comparing the handlers of all step sizes"):
+        with errors.status("comparing the ways to keep predictions"):
             points = compared_handlers(network, split, settings)
         write_text(compare_handlers_to, handlers_figure(points))
-        _show_handlers(points, k, compare_handlers_to, as_json)
+        _show_handlers(points, settings, split, compare_handlers_to, as_json)
         return
     with errors.status(f"attacking {min(examples, len(split.test))} explanations"):
         findings = attack_model(network, split, settings)
     if out is not None:
-        lines = (json.dumps(row) for row in example_rows(split, findings))
-        write_text(out, "".join(f"{line}\n" for line in lines))
+        rows = (json.dumps(row, allow_nan=False) for row in example_rows(split, findings))
+        write_text(out, "".join(f"{row}\n" for row in rows))
     _show_findings(findings, dataset.name, out, as_json)
+
+
+def _check_place(path: Path | None) -> None:
+    """Refuse a file that could not be written, before the time for its content is spent."""
+    if path is None:
+        return
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"cannot write {path}: give a file in a folder you can write to.")
 
 
 def _show_findings(findings: Findings, name: str, out: Path | None, as_json: bool) -> None:
     """Print what an attack found as JSON and nothing else, or as a table and sentences."""
-    settings, smallest = findings.settings, findings.smallest()
     if as_json:
-        told = {
-            "settings": dataclasses.asdict(settings),
-            "curve": findings.table(),
-            "smallest epsilon": smallest,
-            "members": findings.members(),
-            "iterations": findings.iterations(),
-            "doubling": None if findings.doubling is None else findings.doubling.change,
-            "alarms": findings.alarms,
-            "clean AUC": findings.clean_auc,
-            "attacked AUC": findings.attacked_auc,
-            "null share": findings.null_share,
-            "ties": findings.ties,
-            "distinct sets": findings.distinct_sets,
-        }
-        print(json.dumps(told, indent=1))
+        print(json.dumps(_findings_told(findings, name), indent=1, allow_nan=False))
         return
-    console = Console(soft_wrap=True, highlight=False)
-    lines = findings.table()
-    seen = ", gauge-free" if settings.gauge_free else ""
-    table = Table(
-        title=f"{name}: {settings.attack} attack on the top {settings.k} of {settings.explainer}"
-        f"{seen}, {settings.examples} examples",
-        title_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
+    settings, lines = findings.settings, findings.table()
+    k = settings.k
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    kept = "" if settings.handler is None else f" with {settings.handler}"
+    console.print(
+        f"{name}: {settings.attack} attack{kept} on the top {k} features of "
+        f"{_explained(settings)}, {_count(findings.examples, 'test example')}",
+        style="bold",
     )
-    for heading in lines[0]:
-        table.add_column(heading.replace("P@k", f"P@{settings.k}"), justify="right")
+    console.print(_allowed(findings))
+    table = Table(box=SIMPLE_HEAD)
+    headings = {heading: heading.replace("P@k", f"P@{k}") for heading in lines[0]}
+    for heading, shown in headings.items():
+        table.add_column(shown if heading == "epsilon" else f"{shown}, %", justify="right")
     for line in lines:
         table.add_row(*(f"{v:g}" if h == "epsilon" else f"{100 * v:.1f}" for h, v in line.items()))
     console.print(table)
-    quartiles = ", ".join(
-        f"{which} {'beyond' if value is None else f'{value:.3g}'}"
-        for which, value in smallest.items()
+    console.print(
+        f"P@{k}: of the top {k} before, the mean share that is in the top {k} after. Broken: "
+        "examples that lost one or more.\n"
+        "Attack alone: without what the search for the smallest change and other radii found.\n"
     )
-    console.print(f"Smallest breaking epsilon: {quartiles}.")
-    if findings.fresh is not None:
-        console.print(f"Fresh noise alone leaves {100 * findings.fresh[0]:.1f} without any attack.")
-    if findings.members():
-        reached = ", ".join(f"{n} {100 * v:.1f}" for n, v in findings.members().items())
-        console.print(f"Reached at the largest radius by {reached}.")
-    if findings.doubling is not None:
-        console.print(f"Another doubling: {findings.doubling}.")
-    for sentence in findings.iterations():
+    for sentence in _findings_in_words(findings):
         console.print(sentence)
     if isinstance(findings.threat, Applicant):
-        console.print(f"An epsilon of 1 buys {'; '.join(what_it_buys(findings.threat))}.")
-    attacked = "" if findings.attacked_auc is None else f", attacked {findings.attacked_auc:.4f}"
-    console.print(
-        f"AUC {findings.clean_auc:.4f}{attacked}; null share {100 * findings.null_share:.1f} %; "
-        f"ties {100 * findings.ties:.1f} %; {findings.distinct_sets} distinct top-k sets."
-    )
+        console.print("\nAn epsilon of 1 buys")
+        for bought in what_it_buys(findings.threat):
+            console.print(f"  {bought}")
+    if findings.alarms:
+        console.print()
     for alarm in findings.alarms:
-        console.print(Text(f"Alarm: {alarm}"), style="bold red")
+        console.print(f"Alarm: {alarm}", style="bold red")
     if out is not None:
-        console.print(f"The attacked examples: {out}")
+        console.print(f"\nThe attacked examples: {out}")
 
 
-def _show_handlers(points: Sequence[HandlerPoint], k: int, path: Path, as_json: bool) -> None:
+def _findings_told(findings: Findings, name: str) -> dict[str, Any]:
+    """Everything an attack found, ready for JSON."""
+    doubling, fresh, both = findings.doubling, findings.fresh, findings.examples_auc
+    return {
+        "data": name,
+        "settings": dataclasses.asdict(findings.settings),
+        "examples": findings.examples,
+        "curve": findings.table(),
+        "smallest epsilon": findings.smallest(),
+        "fresh noise without attack": None if fresh is None else fresh[0],
+        "members": findings.members(),
+        "iterations": findings.iterations(),
+        "doubling": None
+        if doubling is None
+        else {**dataclasses.asdict(doubling), "change": doubling.change},
+        "alarms": list(findings.alarms),
+        "clean AUC": findings.clean_auc,
+        "examples' AUC": None if both is None else {"before": both[0], "after": both[1]},
+        "null share": findings.null_share,
+        "ties": findings.ties,
+        "distinct sets": findings.distinct_sets,
+        "an epsilon of 1 buys": what_it_buys(findings.threat)
+        if isinstance(findings.threat, Applicant)
+        else None,
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _explained(settings: LabSettings) -> str:
+    """The explainer in words: "grad (of the probability, gauge-free)"."""
+    choices = [f"of the {settings.of}"]
+    if settings.gauge_free:
+        choices.append("gauge-free")
+    if settings.explainer == "smooth-grad":
+        choices.append(f"{settings.noise} noise")
+    return f"{settings.explainer} ({', '.join(choices)})"
+
+
+def _allowed(findings: Findings) -> str:
+    """Which inputs the attack may use, and what an epsilon measures."""
+    if isinstance(findings.threat, Applicant):
+        return "Only what a person could change, at a price of epsilon; predictions stay."
+    return "Every column may move, by an l2 distance of epsilon in scaled units; predictions stay."
+
+
+def _findings_in_words(findings: Findings) -> Iterator[str]:
+    """What would expose a curve as hollow, a sentence each."""
+    settings = findings.settings
+    k, largest = settings.k, max(settings.epsilons)
+    quartiles = ", ".join(
+        f"{which} {f'above {largest:g}' if value is None else f'{value:.3g}'}"
+        for which, value in findings.smallest().items()
+    )
+    yield f"Smallest epsilon that breaks an example: {quartiles}."
+    if findings.fresh is not None:
+        yield (
+            f"The attack knew its noise. With noise drawn anew, P@{k} is "
+            f"{100 * findings.fresh[0]:.1f} % without any attack."
+        )
+    if members := findings.members():
+        reached = "; ".join(f"{name} {100 * value:.1f}" for name, value in members.items())
+        yield f"P@{k} at epsilon {largest:g} by each search: {reached}."
+    if findings.doubling is not None:
+        yield f"At epsilon {largest:g}, {findings.doubling}."
+    yield from findings.iterations()
+    auc = f"AUC {findings.clean_auc:.4f} on the whole test part"
+    if findings.examples_auc is not None:
+        before, after = findings.examples_auc
+        auc += f"; on the examples {before:.4f} before and {after:.4f} after the attack"
+    yield f"{auc}."
+    yield (
+        f"{_count(findings.distinct_sets, 'distinct top-k set')} among the examples; the k-th and "
+        f"the next score are equal for {100 * findings.ties:.1f} %."
+    )
+    yield (
+        f"Null share {100 * findings.null_share:.1f} %: the part of the slopes along which one-hot "
+        "columns cannot vary."
+    )
+
+
+def _show_handlers(
+    points: Sequence[HandlerPoint], settings: LabSettings, split: Split, path: Path, as_json: bool
+) -> None:
     """Print P@k and changed predictions of every handler and step size."""
     if as_json:
-        print(json.dumps([dataclasses.asdict(point) for point in points], indent=1))
+        told = [dataclasses.asdict(point) for point in points]
+        print(json.dumps(told, indent=1, allow_nan=False))
         return
-    console = Console(soft_wrap=True, highlight=False)
+    k, attacked = settings.k, min(settings.examples, len(split.test))
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(
+        f"{split.dataset.name}: ways to keep predictions while the top {k} features of "
+        f"{_explained(settings)} are attacked, epsilon {max(settings.epsilons):g}, "
+        f"{_count(attacked, 'test example')}",
+        style="bold",
+    )
     table = Table(box=SIMPLE_HEAD)
-    headings = ("goal", "handler", "step", f"P@{k}", "changed, %", "on the front", "selected")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("goal", "handler") else "right")
-    for point in points:
-        table.add_row(
-            point.goal,
-            point.handler,
-            f"{point.step:g}",
-            f"{100 * point.precision:.1f}",
-            f"{100 * point.sensitivity:.1f}",
-            "yes" if point.on_front else "",
-            "*" if point.selected else "",
-        )
+    for heading in ("goal", "handler", "step", f"P@{k}, %", "changed, %", f"P@{k} kept, %", ""):
+        words = heading in ("goal", "handler", "")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=True)
+    for goal, handler in dict.fromkeys((point.goal, point.handler) for point in points):
+        own = [point for point in points if (point.goal, point.handler) == (goal, handler)]
+        for number, point in enumerate(own):
+            table.add_row(
+                goal if number == 0 else "",
+                handler if number == 0 else "",
+                f"{point.step:g}",
+                f"{100 * point.precision:.1f}",
+                f"{100 * point.sensitivity:.1f}",
+                f"{100 * point.kept_precision:.1f}",
+                "selected" if point.selected else "front" if point.on_front else "",
+            )
     console.print(table)
-    console.print(f"The figure: {path}")
+    console.print(
+        f"P@{k} and changed predictions of the last input of each walk; kept: P@{k} of the best "
+        "input on the way that changes none.\n"
+        "Front: no other is as good in both and better in one. Selected: the lowest "
+        f"P@{k} with at most {100 * TOLERABLE:g} % changed."
+    )
+    console.print(f"\nThe figure: {path}")
 
 
 @app.command("report", rich_help_panel="Commands")

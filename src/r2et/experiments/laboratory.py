@@ -3,8 +3,9 @@
 import copy
 import importlib
 import inspect
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,11 +34,11 @@ from r2et.data import Dataset, Split
 from r2et.evaluation import changes, one_hot_groups, reasons
 from r2et.experiments.recipes import load_recipe
 from r2et.experiments.runs import fitted
-from r2et.explainers import EXPLAINERS, Explainer, check_inputs, predicted, slope
+from r2et.explainers import EXPLAINERS, SCORES, Explainer, check_inputs, predicted, slope
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.statistics import auc
 from r2et.naming import nearest
-from r2et.ranking import distinct_sets, precision_at_k, ties
+from r2et.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.training import load
 
 NOISE = ("shared", "fresh")
@@ -64,17 +65,28 @@ class LabSettings:
 
     def __post_init__(self) -> None:
         """Refuse names that nothing goes by, and numbers with which nothing can be attacked."""
-        for word, known in ((self.attack, ATTACKS), (self.explainer, EXPLAINERS)):
+        for kind, word, known in (
+            ("attack", self.attack, ATTACKS),
+            ("explainer", self.explainer, EXPLAINERS),
+            ("quantity to explain", self.of, SCORES),
+            ("noise", self.noise, NOISE),
+        ):
             if word not in known:
-                raise ValueError(f"unknown name {word!r}: {nearest(word, known)}")
-        if self.noise not in NOISE:
-            raise ValueError(f"noise is shared or fresh, got {self.noise!r}.")
+                raise ValueError(f"unknown {kind} {word!r}: {nearest(word, known)}")
         if self.noise == "fresh" and self.explainer != "smooth-grad":
-            raise ValueError(f"only smooth-grad draws noise, {self.explainer} does not.")
-        if self.examples < 1 or not all(0 < each < float("inf") for each in self.epsilons):
             raise ValueError(
-                "an attack needs examples >= 1 and positive radii, got "
-                f"{self.examples} and {self.epsilons}."
+                f"only smooth-grad draws noise, {self.explainer} does not: leave out the fresh "
+                "noise or choose smooth-grad."
+            )
+        if not self.epsilons or not all(0 < each < math.inf for each in self.epsilons):
+            got = ", ".join(f"{each:g}" for each in self.epsilons) or "none"
+            raise ValueError(f"the radii of an attack must be positive and finite, got {got}.")
+        for name, count in (("examples", self.examples), ("rounds", self.rounds)):
+            if count is not None and count < 1:
+                raise ValueError(f"an attack needs {name} >= 1, got {count}.")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise ValueError(
+                f"a time limit must be a positive number of seconds, got {self.seconds:g}."
             )
 
 
@@ -85,7 +97,9 @@ class Findings:
     settings: LabSettings
     curve: Curve
     clean_auc: float
-    attacked_auc: float | None
+    """On the whole test part."""
+    examples_auc: tuple[float, float] | None
+    """On the attacked examples before and after, None if they are all of one class."""
     null_share: float
     ties: float
     distinct_sets: int
@@ -95,23 +109,32 @@ class Findings:
     alarms: Sequence[str]
     threat: Threat
 
-    def table(self) -> list[dict[str, Any]]:
-        """A line for each radius: mean P@k, and the share of examples broken."""
-        precision = self.curve.precision
-        fresh = [{}] * len(precision)  # type: list[dict[str, float]]
-        if self.fresh is not None:
-            fresh = [{"P@k, fresh noise": each} for each in self.fresh[1:]]
-        return [
+    @property
+    def examples(self) -> int:
+        """How many were attacked: those asked for, or all that the test part has."""
+        return self.curve.precision.shape[1]
+
+    def table(self) -> list[dict[str, float]]:
+        """A line for each radius: mean P@k, the share of examples broken, and what it is made of.
+
+        P@k counts whatever breaks an example at an affordable cost. "P@k, attack alone" is without
+        what the search for cheap changes and the attacks at other radii found.
+        """
+        lines = [
             {
                 "epsilon": radius,
-                "P@k": float(row.mean()),
-                "broken": float((row < 1).double().mean()),
-                **more,
+                "P@k": float(merged.mean()),
+                "broken": float((merged < 1).double().mean()),
+                "P@k, attack alone": float(alone.mean()),
             }
-            for radius, row, more in zip(
-                self.curve.epsilons.tolist(), precision, fresh, strict=True
+            for radius, merged, alone in zip(
+                self.curve.epsilons.tolist(), self.curve.precision, self.curve.raw, strict=True
             )
         ]
+        if self.fresh is not None:
+            for line, precision in zip(lines, self.fresh[1:], strict=True):
+                line["P@k, fresh noise"] = precision
+        return lines
 
     def members(self) -> dict[str, float]:
         """Mean P@k that each search of an ensemble reached at the largest radius."""
@@ -119,17 +142,20 @@ class Findings:
         return {name: float(each.mean()) for name, each in found.items() if name}
 
     def iterations(self) -> list[str]:
-        """What the papers bound, the steps to the first flip, in words; of walks only."""
+        """What the papers bound, the steps to the first displaced feature, as a sentence.
+
+        Of walks only: an ensemble has none that could be counted.
+        """
         found = self.curve.attacks[-1]
         if found.members:
             return []
         last = int(found.steps[-1])
         flipped = found.first_flip[found.first_flip <= last]
         if not len(flipped):
-            return [f"No pair changed places within {last} steps."]
+            return [f"The attack alone broke no example in {last} steps."]
         return [
-            f"The first pair changes places after {int(flipped.median())} steps in the median of "
-            f"{len(flipped)} broken examples, {int(flipped.max())} at most."
+            f"The attack alone broke {len(flipped)} of {self.examples} examples, at step "
+            f"{int(flipped.median())} in the median and by step {int(flipped.max())} all of them."
         ]
 
     def smallest(self) -> dict[str, float | None]:
@@ -152,6 +178,11 @@ def given_model(
     `model` is a file that `r2et run` wrote, or `module:factory` with its `weights`; without it a
     Vanilla network is trained by the recipe `converged`.
     """
+    if weights is not None and (model is None or ":" not in model or Path(model).exists()):
+        raise ValueError(
+            f"the weights {weights} need the network they belong to: give it as --model "
+            "module:factory."
+        )
     if model is None:
         split = dataset.split(seed)
         recipe = load_recipe("converged", dataset.name)
@@ -161,18 +192,19 @@ def given_model(
         if weights is not None:
             made, _ = load(weights, made)
         return made, dataset.split(seed)
-    if weights is not None:
-        raise ValueError("--weights belong to a model given as module:factory.")
     if not Path(model).is_file():
         raise ValueError(
             f"there is no model file {model}: give one that `r2et run` wrote, or module:factory."
         )
     found, recipe_of = load(Path(model))
     if recipe_of.get("data", dataset.digest) != dataset.digest:
-        raise ValueError(
-            f"{model} was trained on {recipe_of.get('dataset')!r} data of another content: give "
-            "the data it was trained on."
+        trained_on = recipe_of.get("dataset")
+        which = (
+            f"other rows or columns of {dataset.name}"
+            if trained_on == dataset.name
+            else f"{trained_on or 'other data'}, not on {dataset.name}"
         )
+        raise ValueError(f"{model} was trained on {which}: give the data it was trained on.")
     return found, dataset.split(int(recipe_of.get("seed", seed)))
 
 
@@ -183,14 +215,31 @@ def _made(name: str) -> nn.Module:
         sys.path.insert(0, "")
     try:
         made = getattr(importlib.import_module(module), factory)()
-    except (ImportError, AttributeError, TypeError) as problem:
+    except Exception as problem:  # whatever the user's own code raises
         raise ValueError(
-            f"{name} could not be called: {problem}. Expected module:factory, a function without "
-            "arguments that returns an nn.Module."
+            f"{name} could not be called ({_briefly(problem)}): give module:factory, a function "
+            "without arguments that returns an nn.Module."
         ) from problem
     if not isinstance(made, nn.Module):
-        raise ValueError(f"{name} returned {type(made).__name__}, expected an nn.Module.")
+        raise ValueError(
+            f"{name} returned {type(made).__name__}: let it return an nn.Module that gives one "
+            "logit for each class."
+        )
     return made
+
+
+def _briefly(problem: Exception) -> str:
+    """The kind of a problem and the first line of what it says."""
+    said = str(problem).strip().splitlines()
+    return f"{type(problem).__name__}: {said[0].rstrip('.')}" if said else type(problem).__name__
+
+
+def check_request(settings: LabSettings, dataset: Dataset) -> None:
+    """Refuse what cannot be attacked so, before any time is spent on a model."""
+    check_k(settings.k, dataset.n)
+    split = dataset.split(settings.seed)
+    threat = threat_of(settings, split)
+    attack_at(settings, max(settings.epsilons), explainer_of(settings, split), threat)
 
 
 def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explainer:
@@ -210,10 +259,10 @@ def threat_of(settings: LabSettings, split: Split) -> Threat:
     name = split.dataset.name
     if settings.threat == "applicant":
         return applicant_threat(split, read_rules(name) if name in rule_names() else {})
-    if not Path(settings.threat).is_file():
+    if not settings.threat.endswith(".toml"):
         raise ValueError(
-            f"a threat is ball, applicant or the path of a TOML file of rules, got "
-            f"{settings.threat!r}."
+            f"unknown threat {settings.threat!r}: {nearest(settings.threat, ('ball', 'applicant'))}"
+            " For rules of your own give the path of a .toml file."
         )
     return applicant_threat(split, read_rules(Path(settings.threat)))
 
@@ -237,7 +286,7 @@ def attack_at(settings: LabSettings, radius: float, explain: Explainer, threat: 
     usual = {
         "radius": radius,
         "budget": Budget(radius=radius),
-        "record_every": 10,
+        "record_every": 1,
         "seed": settings.seed,
     }
     choices |= {name: value for name, value in usual.items() if name in offered}
@@ -249,17 +298,9 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
 
     In float64, on a copy, as everything that is measured.
     """
-    model = copy.deepcopy(model).double().eval()
-    device = next((each.device for each in model.parameters()), torch.device("cpu"))
-    whole, labels = split.test.x.double().to(device), split.test.y.to(device)
+    model = _readied(model, split)
+    whole, labels = _test_part(model, split)
     x, truth = whole[: settings.examples], labels[: settings.examples]
-    try:
-        check_inputs(model, x[:1])
-    except RuntimeError as problem:
-        raise ValueError(
-            f"the model cannot take rows of {split.dataset.n} columns, those of "
-            f"{split.dataset.name}: {problem}."
-        ) from problem
     y = predicted(model, x)
     explain, threat = explainer_of(settings, split), threat_of(settings, split)
     curve = attack_curve(
@@ -276,15 +317,38 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         settings=settings,
         curve=curve,
         clean_auc=auc(model, whole, labels),
-        attacked_auc=auc(model, curve.x[-1], truth) if len(truth.unique()) > 1 else None,
+        examples_auc=(auc(model, x, truth), auc(model, curve.x[-1], truth))
+        if len(truth.unique()) > 1
+        else None,
         null_share=float(null_share(margins, one_hot_groups(split)).mean()),
         ties=float(ties(curve.before, settings.k).double().mean()),
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),
-        doubling=_doubled(model, x, y, settings, explain, threat),
+        doubling=_doubled(model, x, y, settings, curve, explain, threat),
         alarms=alarms(model, x, y, curve, settings.k),
         threat=threat,
     )
+
+
+def _readied(model: nn.Module, split: Split) -> nn.Module:
+    """A copy in float64 as everything is measured; refused if it cannot take the data."""
+    try:
+        model = copy.deepcopy(model).double().eval()
+        check_inputs(model, _test_part(model, split)[0][:1])
+    except ValueError:
+        raise
+    except Exception as problem:  # whatever the user's own model raises
+        raise ValueError(
+            f"the model fails on a row of the {split.dataset.n} columns of {split.dataset.name} "
+            f"({_briefly(problem)}): give one that takes inputs (B, {split.dataset.n})."
+        ) from problem
+    return model
+
+
+def _test_part(model: nn.Module, split: Split) -> tuple[Tensor, Tensor]:
+    """Inputs in float64 and classes of the test part, where the model is."""
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    return split.test.x.double().to(device), split.test.y.to(device)
 
 
 def _doubled(
@@ -292,14 +356,20 @@ def _doubled(
     x: Tensor,
     y: Tensor,
     settings: LabSettings,
+    curve: Curve,
     explain: Explainer,
     threat: Threat,
 ) -> Doubling | None:
-    """What another doubling of the effort changes at the largest radius, None without an effort."""
+    """What another doubling of the effort changes at the largest radius, None without an effort.
+
+    Under a time limit it is the doubling that the attack had time for, if it had.
+    """
     if "effort" not in inspect.signature(ATTACKS[settings.attack].build).parameters:
         return None
+    if settings.seconds is not None:
+        return last_doubling(curve.attacks[-1])
     rounds = Effort().rounds if settings.rounds is None else settings.rounds
-    longer = replace(settings, rounds=2 * rounds, seconds=None)
+    longer = replace(settings, rounds=2 * rounds)
     return last_doubling(attack_at(longer, max(settings.epsilons), explain, threat)(model, x, y))
 
 
@@ -308,7 +378,8 @@ def _with_fresh_noise(
 ) -> list[float] | None:
     """Mean P@k between explanations with noise drawn anew, clean, then attacked at each radius.
 
-    The attack saw other noise. What it did not reach without an attack is the noise alone.
+    The attack knew the noise of seed 0 and sees none of this. What the first number lacks to 1 is
+    the doing of the noise alone.
     """
     if settings.noise == "shared":
         return None
@@ -330,8 +401,8 @@ def _with_fresh_noise(
 
 def compared_handlers(model: nn.Module, split: Split, settings: LabSettings) -> list[HandlerPoint]:
     """Every way to keep predictions at every step size, at the largest radius asked for."""
-    model = copy.deepcopy(model).double().eval()
-    x = split.test.x[: settings.examples].double()
+    model = _readied(model, split)
+    x = _test_part(model, split)[0][: settings.examples]
     return compare_handlers(
         model,
         x,
@@ -345,25 +416,30 @@ def compared_handlers(model: nn.Module, split: Split, settings: LabSettings) -> 
 
 
 def example_rows(split: Split, findings: Findings) -> list[dict[str, Any]]:
-    """A row for each example: P@k at each radius, the attacked inputs, the reasons, in words."""
+    """A row for each example: P@k, attacked input and reasons at each radius, changes in words.
+
+    Inputs are in original units, by the names of their columns. "nearest" is the cheapest input
+    found to break the example, None if none was.
+    """
     curve, k = findings.curve, findings.settings.k
     radii = curve.epsilons.tolist()
-    x = split.test.x[: curve.x.shape[1]].to(curve.x)
+    x = split.test.x[: findings.examples].to(curve.x)
     rows = []
     for number in range(len(x)):
         smallest = float(curve.smallest[number])
+        broken = smallest < math.inf
         rows.append(
             {
                 "row": int(split.test.rows[number]),
-                "smallest epsilon": smallest if smallest < float("inf") else None,
+                "input": _named(split, x[number]),
                 "reasons": reasons(split, curve.before[number], k),
-                "nearest": _moved(split, x[number], curve.nearest[number]),
+                "smallest epsilon": smallest if broken else None,
+                "nearest": _told(split, x[number], curve.nearest[number]) if broken else None,
                 "attacked": [
                     {
                         "epsilon": radius,
                         "P@k": float(curve.precision[at, number]),
-                        "input": split.scale.undo(curve.x[at, number].cpu()).tolist(),
-                        "changes": _moved(split, x[number], curve.x[at, number]),
+                        **_told(split, x[number], curve.x[at, number]),
                         "reasons": reasons(split, curve.after[at, number], k),
                     }
                     for at, radius in enumerate(radii)
@@ -373,5 +449,15 @@ def example_rows(split: Split, findings: Findings) -> list[dict[str, Any]]:
     return rows
 
 
-def _moved(split: Split, x: Tensor, attacked: Tensor) -> list[Mapping[str, Any]]:
-    return [each for each in changes(split, x, attacked) if each["before"] != each["after"]]
+def _told(split: Split, x: Tensor, attacked: Tensor) -> dict[str, Any]:
+    """An attacked input, and in words what was changed enough to be worth a reader's attention."""
+    moved = [each for each in changes(split, x, attacked) if each["before"] != each["after"]]
+    return {"input": _named(split, attacked), "changes": moved}
+
+
+def _named(split: Split, x: Tensor) -> dict[str, float]:
+    """A model input in original units, by the names of its columns."""
+    values = split.scale.undo(x.cpu()).tolist()
+    return {
+        feature.name: value for feature, value in zip(split.dataset.features, values, strict=True)
+    }
