@@ -302,7 +302,8 @@ def test_the_walk_is_read_where_it_was() -> None:
 
     def reached(radii: list[float], precision: list[list[float]]) -> Curve:
         held = {each.name: torch.empty(0) for each in fields(Curve)}
-        held |= {"epsilons": torch.tensor(radii, dtype=torch.float64), "precision": torch.tensor(precision)}
+        held["epsilons"] = torch.tensor(radii, dtype=torch.float64)
+        held["precision"] = torch.tensor(precision)
         return Curve(**held)
 
     curve = curve_of(walked, reached([0.05, 0.25], [[0.5, 1.0], [0.0, 0.5]]), settings)

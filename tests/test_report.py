@@ -490,7 +490,8 @@ def test_everything_is_readable_without_javascript(browser: Any, address: str) -
 
 
 def test_alarms_and_what_a_change_buys_are_told() -> None:
-    rows = [made_row("vanilla", seed) | {"radii": {"decision": 1.0, "flippable": 0.1}} for seed in (0, 1)]
+    radii = {"radii": {"decision": 1.0, "flippable": 0.1}}
+    rows = [made_row("vanilla", seed) | radii for seed in (0, 1)]
     text = page_of(rows)
     assert "Signs that an attack may have been blind" in text
     assert "Vanilla, seed 1: random points do more damage for 7% of the examples." in text

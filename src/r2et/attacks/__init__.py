@@ -17,6 +17,7 @@ from r2et.attacks.applicants import (
 )
 from r2et.attacks.comparison import HandlerPoint, compare_handlers
 from r2et.attacks.curves import Curve, attack_curve
+from r2et.attacks.multiobjective import armijo_attack, moo_attack
 from r2et.attacks.records import Attack, Attacked, Budget
 from r2et.attacks.single import er_attack, flip_attack, mse_attack
 from r2et.attacks.strong import Effort, strong_attack
@@ -40,10 +41,12 @@ __all__ = [
     "Rule",
     "Threat",
     "applicant_threat",
+    "armijo_attack",
     "attack_curve",
     "compare_handlers",
     "er_attack",
     "flip_attack",
+    "moo_attack",
     "mse_attack",
     "read_rules",
     "rule_names",
@@ -67,6 +70,14 @@ ATTACKS: dict[str, AttackEntry] = {
     ),
     "mse": AttackEntry(
         build=mse_attack, line="MSE attack: moves the explanation as far as possible in l2"
+    ),
+    "moo": AttackEntry(
+        build=moo_attack,
+        line="MOO attack: all gaps at once by a trust region, up to the first flip (Algorithm 2)",
+    ),
+    "armijo": AttackEntry(
+        build=armijo_attack,
+        line="common descent direction of all gaps with Armijo's line search (the 2022 paper)",
     ),
     "strong": AttackEntry(
         build=strong_attack,

@@ -200,14 +200,33 @@ class _Point(NamedTuple):
 
 def _least_worst(problem: _Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Step (B, p), value (B,), weights (B, S, m) and gap (B,) of each problem."""
-    known = problem.known
+    basis = _axes(problem.known)
+    known = problem.known @ basis
+    jacobian = known[:, problem.level.shape[1] :]
+    inside = problem._replace(known=known, squared=jacobian.mT @ jacobian)
+    step, value, weights, gap = _judged(inside, _followed(inside))
+    return times(basis, step), value, weights, gap
+
+
+def _axes(known: Tensor) -> Tensor:
+    """Orthonormal directions in which a step changes something, zero for others: (B, p, p')."""
+    basis = torch.eye(known.shape[2]).to(known).expand(len(known), -1, -1)
     if known.shape[1] < known.shape[2]:
         # The best step is a sum of gradients: their products with one another are all that counts.
         basis, _ = torch.linalg.qr(known.mT)
-        inside = problem._replace(known=known @ basis, squared=basis.mT @ problem.squared @ basis)
-        step, value, weights, gap = _least_worst(inside)
-        return times(basis, step), value, weights, gap
-    point, left, rest = _start(problem), torch.arange(len(known), device=known.device), problem
+    # Along the axes of all gradients together a long one does not drown a short one in rounding.
+    inside = known @ basis
+    _, axes = torch.linalg.eigh(inside.mT @ inside)
+    lengths = (inside @ axes).norm(dim=1, keepdim=True)
+    rounding = lengths < 1e-14 * lengths.amax(-1, keepdim=True)
+    spanned: Tensor = basis @ axes.masked_fill(rounding, 0.0)
+    return spanned
+
+
+def _followed(problem: _Problem) -> _Point:
+    """The end of each problem's central path."""
+    count, device = len(problem.level), problem.level.device
+    point, left, rest = _start(problem), torch.arange(count, device=device), problem
     ended: list[tuple[Tensor, _Point]] = []
     for _ in range(ROUNDS):
         if not len(left):
@@ -219,7 +238,7 @@ def _least_worst(problem: _Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ended.append((left, point))
     order = torch.cat([rows for rows, _ in ended]).argsort()
     columns = zip(*(at for _, at in ended), strict=True)
-    return _judged(problem, _Point(*(torch.cat(column)[order] for column in columns)))
+    return _Point(*(torch.cat(column)[order] for column in columns))
 
 
 def _judged(problem: _Problem, point: _Point) -> tuple[Tensor, Tensor, Tensor, Tensor]:

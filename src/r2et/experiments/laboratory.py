@@ -29,7 +29,9 @@ from r2et.attacks import (
     read_rules,
     rule_names,
 )
+from r2et.attacks.complexity import estimated_constants, iteration_bound
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
+from r2et.attacks.gaps import Region
 from r2et.data import Dataset, Split
 from r2et.evaluation import changes, one_hot_groups, reasons
 from r2et.experiments.recipes import load_recipe
@@ -108,6 +110,8 @@ class Findings:
     doubling: Doubling | None
     alarms: Sequence[str]
     threat: Threat
+    bound: Tensor | None = None
+    """Of the MOO attack: the iterations Theorem 5.1 allows, from estimated constants: (B,)."""
 
     @property
     def examples(self) -> int:
@@ -153,10 +157,17 @@ class Findings:
         flipped = found.first_flip[found.first_flip <= last]
         if not len(flipped):
             return [f"The attack alone broke no example in {last} steps."]
-        return [
+        told = [
             f"The attack alone broke {len(flipped)} of {self.examples} examples, at step "
             f"{int(flipped.median())} in the median and by step {int(flipped.max())} all of them."
         ]
+        if self.bound is not None:
+            within = int((found.first_flip <= self.bound)[found.first_flip <= last].sum())
+            told.append(
+                f"Theorem 5.1 allows {float(self.bound.median()):,.0f} steps in the median, by "
+                f"constants estimated from random points; {within} of the {len(flipped)} kept it."
+            )
+        return told
 
     def smallest(self) -> dict[str, float | None]:
         """Quartiles of the smallest breaking radius, None where it is beyond all radii."""
@@ -327,7 +338,32 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         doubling=_doubled(model, x, y, settings, curve, explain, threat),
         alarms=alarms(model, x, y, curve, settings.k),
         threat=threat,
+        bound=_iteration_bound(model, x, y, settings, explain, threat),
     )
+
+
+def _iteration_bound(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: LabSettings,
+    explain: Explainer,
+    threat: Threat,
+) -> Tensor | None:
+    """What Theorem 5.1 allows the MOO attack at the largest radius, None for other attacks."""
+    if settings.attack != "moo":
+        return None
+    constants = estimated_constants(
+        model,
+        x,
+        y,
+        k=settings.k,
+        explain=explain,
+        radius=max(settings.epsilons),
+        threat=threat,
+        seed=settings.seed,
+    )
+    return iteration_bound(constants, Region())
 
 
 def _readied(model: nn.Module, split: Split) -> nn.Module:
