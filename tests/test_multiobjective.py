@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import Ball, multiobjective
+from r2et.attacks import Ball, multiobjective, simplex
 from r2et.attacks.complexity import Constants, estimated_constants, iteration_bound
 from r2et.attacks.gaps import Linearised, Region, thinnest_pairs
 from r2et.attacks.multiobjective import Iteration, Outcome, armijo_attack, moo_attack
@@ -101,6 +101,18 @@ def test_the_common_step_is_as_good_as_that_of_clarabel(shape: tuple[int, int, i
     assert (found.step.norm(dim=-1) <= case.radius).all()
     assert (found.gap >= 0).all()
     assert (found.gap < 1e-8 * case.scale()).all()
+
+
+def test_an_unfinished_answer_says_how_far_it_may_be_from_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = drawn(20, 6, 5, 4)
+    best = case.solve().value
+    monkeypatch.setattr(simplex, "ROUNDS", 3)
+    found = case.solve()
+    assert (found.value - best > 1e-3).any()
+    assert (found.value - found.gap <= best + 1e-9).all()
+    assert (found.step.norm(dim=-1) <= case.radius).all()
 
 
 def dependent(case: Case) -> Case:
