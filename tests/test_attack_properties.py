@@ -15,7 +15,8 @@ from r2et.ranking import precision_at_k
 from test_applicants import world_of
 from test_attack_contracts import exactly_within
 
-CASES = 10_000
+CASES = {"er": 3000, "mse": 3000, "strong": 3000}  # the others take longer for one
+FEW = 500
 EFFORT = Effort(rounds=2, starts=2, steps=3, points=6, moves=4, pairs=2, sharpness=(4.0,))
 
 
@@ -85,5 +86,5 @@ def test_what_comes_back_is_admissible(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_what_comes_back_is_admissible_in_thousands_of_cases(name: str) -> None:
-    for seed in range(1000, 1000 + math.ceil(CASES / len(ATTACKS))):
+    for seed in range(1000, 1000 + CASES.get(name, FEW)):
         attacked_case(name, seed)

@@ -40,7 +40,7 @@ class Case:
     jacobian: Tensor
     radius: Tensor
 
-    def solve(self) -> multiobjective.Linearised:
+    def solve(self) -> simplex.Descent:
         return tr_moo(self.gaps, self.slopes, self.residual, self.jacobian, self.radius)
 
     def scale(self) -> Tensor:
@@ -88,7 +88,7 @@ def by_clarabel(case: Case, row: int) -> tuple[float, np.ndarray]:
     return scale * float(program.value), radius * step.value
 
 
-SHAPES = [(60, 1, 3, 2), (60, 3, 2, 1), (60, 5, 10, 3), (60, 12, 6, 8), (30, 30, 12, 14)]
+SHAPES = [(50, 1, 3, 2), (50, 3, 2, 1), (50, 5, 10, 3), (50, 12, 6, 8), (25, 30, 12, 14)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -113,6 +113,15 @@ def test_an_unfinished_answer_says_how_far_it_may_be_from_the_best(
     assert (found.value - best > 1e-3).any()
     assert (found.value - found.gap <= best + 1e-9).all()
     assert (found.step.norm(dim=-1) <= case.radius).all()
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e5, 1e8])
+def test_a_radius_beyond_the_minimiser_changes_nothing(factor: float) -> None:
+    # The certificate then widens with the rounding of Delta ||g||; the value itself stays exact.
+    case = replace(drawn(20, 12, 4, 8), radius=torch.full((20,), 2.0).double())
+    near, far = case.solve(), replace(case, radius=factor * case.radius).solve()
+    assert (near.step.norm(dim=-1) < 1.9).all()
+    torch.testing.assert_close(far.value, near.value, rtol=0, atol=1e-9)
 
 
 def dependent(case: Case) -> Case:
@@ -223,7 +232,7 @@ def test_any_sub_problem_is_solved(
     rounding = case.radius * (
         case.jacobian.flatten(1).norm(dim=-1) + case.slopes.norm(dim=-1).amax(-1)
     )
-    assert (found.gap <= 1e-8 * case.scale() + 1e-11 * rounding).all()
+    assert (found.gap <= 1e-8 * case.scale() + 1e-10 * rounding).all()
     assert (found.weights >= 0).all()
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(3).double())
 
@@ -677,7 +686,7 @@ def in_loops(
     return path
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_batch_takes_the_steps_of_loops_transcribed_from_the_paper(seed: int) -> None:
     model, x, region = tiny_mlp(d=5, seed=seed), numbers(3, 5, seed=seed), Region(criticality=0.1)
     y, radius, iterations = predicted(model, x), 1.0, 5
