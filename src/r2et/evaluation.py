@@ -233,7 +233,9 @@ def strong_curve(
     )(model, x, y)
 
 
-def applicant(split: Split, rules: Mapping[str, Rule] | None, radius: float) -> Applicant:
+def applicant(
+    split: Split, rules: Mapping[str, Rule] | None = None, radius: float = 1.0
+) -> Applicant:
     """What a person could change, by the rules given or those that come with the data set."""
     name = split.dataset.name
     if rules is None:

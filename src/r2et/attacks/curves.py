@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from r2et.attacks.pairs import approach, features_at_the_border, slopes_at, thinnest
 from r2et.attacks.records import Attack, Attacked
-from r2et.attacks.searches import Outputs, keeps, prediction, repeated
+from r2et.attacks.searches import Judge, Outputs, picked, prediction, repeated
 from r2et.attacks.threats import Ball, Threat, one_of
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, gradient
@@ -75,8 +75,8 @@ def attack_curve(
     def curve(model: nn.Module, x: Tensor, y: Tensor) -> Curve:
         attacks = [build(radius)(model, x, y) for radius in radii]
         x = x.detach()
-        near = Cheapest(model, explain, x, y, k, threat.at(radii[-1]), outputs)
         with frozen_statistics(model):
+            near = Cheapest(model, explain, x, y, k, threat.at(radii[-1]), outputs)
             near.seek([each.x for each in (*attacks, *others)], pairs, walk, seed)
         found = [
             *((each.x, each.after, threat.cost(each.x, x)) for each in (*attacks, *others)),
@@ -116,8 +116,8 @@ def _most_damaging(
     return best, after, precision
 
 
-class Cheapest:
-    """For each example the cheapest input seen that displaces a top-k feature, classes kept."""
+class Cheapest(Judge):
+    """For each example the cheapest input seen that displaces a top-k feature."""
 
     def __init__(
         self,
@@ -129,38 +129,17 @@ class Cheapest:
         threat: Threat,
         outputs: Outputs = prediction,
     ) -> None:
-        self.model, self.explain, self.centre, self.y, self.k = model, explain, x, y, k
-        self.threat, self.outputs = threat, outputs
-        with torch.no_grad(), frozen_statistics(model):
-            self.before = explain(model, x, y)
-            self.classes = [logits.argmax(-1) for logits in outputs(model, x)]
-            self.attacked = keeps(model, x, y)
-        self.top = top_k_mask(self.before, k)
-        self.x, self.after = x.clone(), self.before.clone()
+        super().__init__(model, explain, x, y, k, threat, outputs)
         self.cost = torch.full_like(self.before[:, 0], torch.inf)
 
     def offer_all(self, places: Tensor) -> None:
         """Keep, of several inputs for each example (S, B, ...), each that is the cheapest."""
-        copies, shape = len(places), places.shape[:2]
-        centre = repeated(self.centre, copies)
-        rows = self.threat.project(places.flatten(0, 1), centre)
-        with torch.no_grad():
-            saliency = self.explain(self.model, rows, self.y.repeat(copies)).unflatten(0, shape)
-            logits = self.outputs(self.model, rows)
-        same = [
-            each.argmax(-1).view(shape) == was
-            for each, was in zip(logits, self.classes, strict=True)
-        ]
+        places, saliency, kept = self.judged(places)
         gone = (self.top & ~top_k_mask(saliency, self.k)).any(-1)
-        counts = torch.stack(same).all(0) & self.attacked & gone
-        cost = self.threat.cost(rows, centre).view(shape).masked_fill(~counts, torch.inf)
-        lowest, chosen = cost.min(0)
-        cheaper = lowest < self.cost
-        numbers = torch.arange(shape[1], device=rows.device)
-        picked = rows.view_as(places)[chosen, numbers]
-        self.x = torch.where(cheaper.view(-1, *(1,) * (picked.ndim - 1)), picked, self.x)
-        self.after = torch.where(cheaper[:, None], saliency[chosen, numbers], self.after)
-        self.cost = torch.where(cheaper, lowest, self.cost)
+        cost = self.threat.cost(places.flatten(0, 1), repeated(self.centre, len(places)))
+        lowest, chosen = cost.view(kept.shape).masked_fill(~(kept & gone), torch.inf).min(0)
+        self.take(lowest < self.cost, picked(places, chosen), picked(saliency, chosen))
+        self.cost = torch.minimum(lowest, self.cost)
 
     def seek(self, found: Sequence[Tensor], pairs: int, walk: int, seed: int) -> None:
         """Begin with the inputs found, and look for cheaper ones."""

@@ -33,36 +33,6 @@ def weighted_goal(before: Tensor, k: int, weights: Tensor) -> Goal:
     return lambda saliency: (saliency * sides).sum(-1)
 
 
-def closest_goal(before: Tensor, k: int) -> Goal:
-    """Gap of the pair nearest to changing places: lowest of the top k, highest of the rest."""
-    top = top_k_mask(before, k)
-
-    def gap(saliency: Tensor) -> Tensor:
-        lowest = saliency.masked_fill(~top, torch.inf).amin(-1)
-        return lowest - saliency.masked_fill(top, -torch.inf).amax(-1)
-
-    return gap
-
-
-def threshold_goal(before: Tensor, k: int, temperature: float) -> Goal:
-    """A smooth count of the clean top-k features still above the k-th place, minus the others.
-
-    sum_i w_i tanh((I_i - cut) / (temperature * spread)), w = 1 for the clean top k, -1 elsewhere,
-    `cut` halfway between the k-th and the next score, `spread` their root mean square. Features
-    near the cut count most: those are the ones that can be made to change places.
-    """
-    sides = torch.where(top_k_mask(before, k), 1.0, -1.0).to(before)
-
-    def count(saliency: Tensor) -> Tensor:
-        held = saliency.detach()
-        edge = held.topk(k + 1, dim=-1).values[:, k - 1 :]
-        spread = held.square().mean(-1, keepdim=True).sqrt()
-        width = temperature * torch.where(spread > 0, spread, 1.0)
-        return (sides * torch.tanh((saliency - edge.mean(-1, keepdim=True)) / width)).sum(-1)
-
-    return count
-
-
 def distance_goal(before: Tensor) -> Goal:
     """Minus the squared distance to the clean explanation, -||I(x) - I(x')||^2: MSE attack."""
     return lambda saliency: -(saliency - before).square().sum(-1)

@@ -30,18 +30,17 @@ def repeated(x: Tensor, copies: int) -> Tensor:
     return x.repeat(copies, *(1,) * (x.ndim - 1))
 
 
-def _picked(values: Tensor, chosen: Tensor) -> Tensor:
+def picked(values: Tensor, chosen: Tensor) -> Tensor:
     """For each example the copy chosen for it: (S, B, ...) -> (B, ...)."""
     return values[chosen, torch.arange(len(chosen), device=chosen.device)]
 
 
-class BestSoFar:
-    """The most damaging input seen for each example, judged on the attacked model itself.
+class Judge:
+    """What an input does to the explanation of its example, on the attacked model itself.
 
-    Lower P@k wins; among equals the smaller relative gap across the k-th place does. An example
-    whose clean prediction is not y has none to keep, and stays as it was. Whatever is offered is
-    made admissible first, so that nothing else can come back. All `outputs` must keep the classes
-    they have at the clean x. `member` names the search now at work: what each reaches is noted.
+    Whatever is judged is made admissible first, so that nothing else can come back. All `outputs`
+    must keep the classes they have at the clean x; an example whose clean prediction is not y has
+    none to keep.
     """
 
     def __init__(
@@ -55,19 +54,13 @@ class BestSoFar:
         outputs: Outputs = prediction,
     ) -> None:
         self.model, self.explain, self.y, self.k = model, explain, y, k
-        self.threat, self.centre = threat, x
+        self.threat, self.centre, self.outputs = threat, x, outputs
         with torch.no_grad():
             self.before = explain(model, x, y)
             self.classes = [logits.argmax(-1) for logits in outputs(model, x)]
-        self.outputs, self.attacked = outputs, keeps(model, x, y)
-        self.top, self.across = top_k_mask(self.before, k), facing_weights(self.before, k)
+        self.attacked = keeps(model, x, y)
+        self.top = top_k_mask(self.before, k)
         self.x, self.after = x.clone(), self.before.clone()
-        self.precision = torch.ones_like(self.before[:, 0])
-        self.gap = torch.full_like(self.precision, torch.inf)
-        self.member, self.reached = "", dict[str, Tensor]()
-        self.clock, self.steps = 0, [0]
-        self.history = [self.precision.clone()]
-        self.first_flip = torch.full_like(y, torch.iinfo(torch.long).max)
 
     def keeps(self, rows: Tensor) -> Tensor:
         """Whether all outputs are of their clean classes, for copies of the examples: (S x B,)."""
@@ -77,23 +70,61 @@ class BestSoFar:
         same = [each == was.repeat(copies) for each, was in zip(now, self.classes, strict=True)]
         return torch.stack(same).all(0)
 
+    def judged(
+        self, places: Tensor, saliency: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Admissible inputs for places (S, B, ...), their scores, and which count: (S, B)."""
+        shape = places.shape[:2]
+        given = places.flatten(0, 1)
+        with torch.no_grad():
+            rows = self.threat.project(given, repeated(self.centre, len(places)))
+            if saliency is None or not torch.equal(rows, given):
+                labels = self.y.repeat(len(places))
+                saliency = self.explain(self.model, rows, labels).unflatten(0, shape)
+            return rows.view_as(places), saliency, self.attacked & self.keeps(rows).view(shape)
+
+    def take(self, better: Tensor, x: Tensor, saliency: Tensor) -> None:
+        """Replace input and scores where they are better, (B,) booleans."""
+        self.x = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), x, self.x)
+        self.after = torch.where(better[:, None], saliency, self.after)
+
+
+class BestSoFar(Judge):
+    """The most damaging input seen for each example.
+
+    Lower P@k wins; among equals the smaller relative gap across the k-th place does. `member` names
+    the search now at work: what each reaches is noted.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        explain: Explainer,
+        x: Tensor,
+        y: Tensor,
+        k: int,
+        threat: Threat,
+        outputs: Outputs = prediction,
+    ) -> None:
+        super().__init__(model, explain, x, y, k, threat, outputs)
+        self.across = facing_weights(self.before, k)
+        self.precision = torch.ones_like(self.before[:, 0])
+        self.gap = torch.full_like(self.precision, torch.inf)
+        self.member, self.reached = "", dict[str, Tensor]()
+        self.clock, self.steps = 0, [0]
+        self.history = [self.precision.clone()]
+        self.first_flip = torch.full_like(y, torch.iinfo(torch.long).max)
+
     def offer(self, x: Tensor, saliency: Tensor | None = None) -> None:
         """Keep each input (B, ...) that is better than the best so far."""
         self.offer_all(x[None], None if saliency is None else saliency[None])
 
     def offer_all(self, places: Tensor, saliency: Tensor | None = None) -> None:
         """Keep, of several inputs for each example (S, B, ...), each that is the best so far."""
-        copies = len(places)
-        if not copies:
+        if not len(places):
             return
-        shape = (copies, len(self.y))
-        given, labels = places.flatten(0, 1), self.y.repeat(copies)
+        places, saliency, kept = self.judged(places, saliency)
         with torch.no_grad():
-            rows = self.threat.project(given, repeated(self.centre, copies))
-            places = rows.view_as(places)
-            if saliency is None or not torch.equal(rows, given):
-                saliency = self.explain(self.model, rows, labels).unflatten(0, shape)
-            kept = self.attacked & self.keeps(rows).view(shape)
             left = (self.top & top_k_mask(saliency, self.k)).sum(-1).masked_fill(~kept, self.k + 1)
             size = saliency.abs().sum(-1)
             gap = (saliency * self.across).sum(-1) / torch.where(size > 0, size, 1.0)
@@ -103,7 +134,7 @@ class BestSoFar:
             gap = gap.div(grain).round().mul(grain)
             first = left == left.amin(0)
             chosen = gap.masked_fill(~first, torch.inf).argmin(0)
-            self._consider(*(_picked(each, chosen) for each in (places, saliency, left, gap)))
+            self._consider(*(picked(each, chosen) for each in (places, saliency, left, gap)))
 
     def _consider(self, x: Tensor, saliency: Tensor, left: Tensor, gap: Tensor) -> None:
         precision = left.to(saliency.dtype) / self.k
@@ -112,8 +143,7 @@ class BestSoFar:
             self.reached[self.member] = torch.minimum(so_far, precision)
         nearer = (precision == self.precision) & (gap < self.gap)
         better = (precision < self.precision) | nearer
-        self.x = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), x, self.x)
-        self.after = torch.where(better[:, None], saliency, self.after)
+        self.take(better, x, saliency)
         self.precision = torch.where(better, precision, self.precision)
         self.gap = torch.where(better, gap, self.gap)
 

@@ -27,13 +27,12 @@ from r2et.attacks import (
     attack_curve,
     compare_handlers,
     read_rules,
-    rule_names,
 )
 from r2et.attacks.complexity import estimated_constants, iteration_bound
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
 from r2et.data import Dataset, Split
-from r2et.evaluation import changes, one_hot_groups, reasons
+from r2et.evaluation import applicant, changes, one_hot_groups, reasons
 from r2et.experiments.recipes import load_recipe
 from r2et.experiments.runs import fitted
 from r2et.explainers import EXPLAINERS, SCORES, Explainer, check_inputs, predicted, slope
@@ -267,9 +266,8 @@ def threat_of(settings: LabSettings, split: Split) -> Threat:
     """The threat asked for: "ball", "applicant", or a file of rules."""
     if settings.threat == "ball":
         return Ball()
-    name = split.dataset.name
     if settings.threat == "applicant":
-        return applicant_threat(split, read_rules(name) if name in rule_names() else {})
+        return applicant(split)
     if not settings.threat.endswith(".toml"):
         raise ValueError(
             f"unknown threat {settings.threat!r}: {nearest(settings.threat, ('ball', 'applicant'))}"
