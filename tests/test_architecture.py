@@ -8,6 +8,7 @@ LEVELS = [
     {"attacks", "metrics"},
     {"objectives"},
     {"training", "evaluation"},
+    {"grid"},
     {"experiments"},
     {"report"},
     {"cli"},

@@ -19,7 +19,6 @@ from r2et.evaluation import (
     changes,
     curve_of,
     evaluate,
-    one_hot_groups,
     profile_of,
     reasons,
     strong_curve,
@@ -340,8 +339,8 @@ def slow_null_share(slope: Tensor, groups: list[list[int]]) -> list[float]:
 
 
 def test_the_null_share_is_that_of_a_projection() -> None:
-    groups = one_hot_groups(split())
-    assert groups == [[0, 1, 2], [3, 4, 5, 6]]
+    groups = split().dataset.one_hot
+    assert groups == ((0, 1, 2), (3, 4, 5, 6))
     for slope in (numbers(6, 16), numbers(6, 16).abs()):
         found = null_share(slope, groups)
         torch.testing.assert_close(found, torch.tensor(slow_null_share(slope, groups)).double())

@@ -15,7 +15,8 @@ from torch.autograd import gradcheck
 
 from closed_form import Largest, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.explainers import gradient, integrated_gradients, predicted, slope
-from r2et.objectives import METHODS, Gap, Method, Objective, Pairs, mean_gap, r2et, unit_length
+from r2et.objectives import METHODS, Look, Method, Objective, mean_gap, r2et, unit_length
+from r2et.objectives.gaps import Gap, Pairs
 from r2et.ranking import facing_count, top_k_mask
 
 every_gap = pytest.mark.parametrize("gap", get_args(Gap))
@@ -503,9 +504,9 @@ def test_slots_are_used() -> None:
     other = tiny_mlp(seed=5)
     seen: list[Tensor] = []
 
-    def shifted(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        assert network is other
-        return x + 1
+    def shifted(look: Look) -> Tensor:
+        assert look.model is other
+        return look.x + 1
 
     method = Method(
         prepare=lambda network: other,

@@ -21,7 +21,7 @@ from r2et.data import Part
 from r2et.explainers import gradient
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS, mlp
-from r2et.objectives import METHODS, Method, r2et
+from r2et.objectives import METHODS, Look, Method, r2et
 from r2et.randomness import stream
 from r2et.training import (
     SCHEDULES,
@@ -105,9 +105,9 @@ def test_the_loss_of_an_epoch_is_the_mean_over_all_its_examples() -> None:
 def test_every_epoch_meets_every_row_once_in_an_order_of_its_own() -> None:
     met: list[Tensor] = []
 
-    def perturb(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        met.append(x)
-        return x
+    def perturb(look: Look) -> Tensor:
+        met.append(look.x)
+        return look.x
 
     train = rows(37)
     settings = FitSettings(epochs=3, batch=16)
@@ -189,7 +189,7 @@ def test_settings_under_which_nothing_is_learnt_are_refused(wrong: dict[str, Any
     [
         (Method(), 1e36),
         (r2et(k=2, thickness=100.0, gap="exponential"), 50.0),
-        (Method(perturb=lambda model, x, y: x / 0 * 0), 0.01),
+        (Method(perturb=lambda look: look.x / 0 * 0), 0.01),
     ],
     ids=["rate", "exponential", "nan"],
 )
@@ -334,11 +334,11 @@ def test_a_killed_process_is_followed_by_the_same_weights(tmp_path: Path) -> Non
         "from pathlib import Path\n"
         "from test_training import Method, SHORT, fit, network, rows\n"
         "seen = []\n"
-        "def perturb(model, x, y):\n"
+        "def perturb(look):\n"
         "    seen.append(1)\n"
         "    if len(seen) == 3 * 7 + 4:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return x\n"
+        "    return look.x\n"
         "fit(network(), rows(100), rows(50, seed=2), Method(perturb=perturb), SHORT,\n"
         "    checkpoint=Path(sys.argv[1]))\n"
     )

@@ -123,7 +123,7 @@ def evaluate(
     values["flippable"] = flippable.double()
     with torch.no_grad():
         margins = slope(model, x, y, "margin")
-    values["null share"] = null_share(margins, one_hot_groups(split))
+    values["null share"] = null_share(margins, split.dataset.one_hot)
     values["gaussian thickness"] = thickness(
         model,
         x,
@@ -241,15 +241,6 @@ def applicant(
     if rules is None:
         rules = read_rules(name) if name in rule_names() else {}
     return applicant_threat(split, rules, radius=radius)
-
-
-def one_hot_groups(split: Split) -> list[list[int]]:
-    """The column numbers of each one-hot group."""
-    groups: dict[str, list[int]] = {}
-    for number, feature in enumerate(split.dataset.features):
-        if feature.kind == "category":
-            groups.setdefault(feature.group, []).append(number)
-    return list(groups.values())
 
 
 def _interval(values: Tensor) -> list[float]:

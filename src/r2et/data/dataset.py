@@ -120,6 +120,20 @@ class Dataset:
         return tuple(places[feature.group] for feature in self.features)
 
     @property
+    def one_hot(self) -> tuple[tuple[int, ...], ...]:
+        """The column numbers of each one-hot group."""
+        members: dict[str, list[int]] = {}
+        for number, feature in enumerate(self.features):
+            if feature.kind == "category":
+                members.setdefault(feature.group, []).append(number)
+        return tuple(map(tuple, members.values()))
+
+    @property
+    def numeric(self) -> tuple[int, ...]:
+        """The column numbers of the numeric features."""
+        return tuple(i for i, feature in enumerate(self.features) if feature.kind == "numeric")
+
+    @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that change with any value or name."""
         names = (self.name, self.target, self.classes, self.features)

@@ -32,7 +32,7 @@ from r2et.attacks.complexity import estimated_constants, iteration_bound
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
 from r2et.data import Dataset, Split
-from r2et.evaluation import applicant, changes, one_hot_groups, reasons
+from r2et.evaluation import applicant, changes, reasons
 from r2et.experiments.recipes import load_recipe
 from r2et.experiments.runs import fitted
 from r2et.explainers import EXPLAINERS, SCORES, Explainer, check_inputs, predicted, slope
@@ -256,7 +256,7 @@ def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explaine
     """The explainer asked for, with its choices."""
     choices: dict[str, Any] = {"of": settings.of}
     if settings.gauge_free:
-        choices["one_hot"] = one_hot_groups(split)
+        choices["one_hot"] = split.dataset.one_hot
     if settings.explainer == "smooth-grad":
         choices["seed"] = seed
     return partial(EXPLAINERS[settings.explainer], **choices)
@@ -329,7 +329,7 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         examples_auc=(auc(model, x, truth), auc(model, curve.x[-1], truth))
         if len(truth.unique()) > 1
         else None,
-        null_share=float(null_share(margins, one_hot_groups(split)).mean()),
+        null_share=float(null_share(margins, split.dataset.one_hot).mean()),
         ties=float(ties(curve.before, settings.k).double().mean()),
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),
