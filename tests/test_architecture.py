@@ -3,7 +3,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "r2et"
 LEVELS = [
-    {"ranking", "derivatives", "randomness", "files", "naming"},
+    {"ranking", "derivatives", "randomness", "files", "naming", "gauge"},
     {"explainers", "models", "data"},
     {"attacks", "metrics"},
     {"objectives"},

@@ -1,10 +1,14 @@
 """The command line as a user meets it: what it prints, where, and how it refuses."""
 
+import contextlib
 import csv
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +86,7 @@ def test_run_prints_a_table_and_writes_everything(r2et, recipe: Path, tmp_path: 
     words = ("run", "compas", "--recipe", recipe, "--out", out, "--jobs", "1")
     code, shown, _ = r2et(*words)
     assert code == 0
-    for label in ("Linear (control)", "Vanilla", "R2ET\\H", "Best R2ET by validation"):
+    for label in ("Linear (control)", "Vanilla", "R2ET\\H", "Best by validation"):
         assert label in shown
     assert str(out / "report.html") in shown.replace("\n", "")
     rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
@@ -162,6 +166,96 @@ def test_list_names_everything_once(r2et) -> None:
             assert name in shown
 
 
+def test_sweep_ends_with_what_there_is(r2et, tmp_path: Path) -> None:
+    recipe, out = tmp_path / "tiny.toml", tmp_path / "out"
+    recipe.write_text('datasets = ["compas", "bank"]\n' + TINY.replace("gate = 0.5", "gate = -1.0"))
+    words = ("sweep", recipe, "--out", out, "--only", "compas", "--jobs", "1")
+    code, shown, err = r2et(*words)
+    assert code == 0, err
+    *failed, last = shown.splitlines()
+    assert last == f"3 rows, of which 2 failed the gate: {out / 'results.jsonl'}"
+    assert [line.split(" kept")[0] for line in failed] == [
+        "compas, seed 0: no model of Vanilla, none",
+        "compas, seed 0: no model of R2ET\\H, none",
+    ]
+    assert "3/3" in err or "5/5" in err
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert sorted(row["method"] for row in rows) == ["linear", "r2et-noh", "vanilla"]
+    assert all(row["recipe"] == "tiny" for row in rows)
+    # Given again, it does nothing, and says the same.
+    before = (out / "results.jsonl").read_bytes()
+    assert r2et(*words) == (0, shown, "")
+    assert (out / "results.jsonl").read_bytes() == before
+
+
+def test_a_vanilla_that_cannot_be_trained_is_told(r2et, tmp_path: Path) -> None:
+    recipe, out = tmp_path / "tiny.toml", tmp_path / "out"
+    wild = TINY.replace("[fit]", "[fit]\nlearning_rate = 1e30")
+    recipe.write_text('datasets = ["compas"]\n' + wild)
+    code, shown, err = r2et("run", "compas", "--recipe", recipe, "--out", out, "--jobs", "1")
+    assert (code, shown) == (2, "")
+    assert "the Vanilla network of seed 0 could not be trained" in err
+    code, shown, _ = r2et("sweep", recipe, "--out", out, "--jobs", "1")
+    assert code == 0
+    assert "compas, seed 0: no model of R2ET\\H, Vanilla could not be trained." in shown
+    assert "3 rows, of which 2 failed the gate" in shown
+
+
+def test_a_stopped_sweep_says_how_to_go_on(
+    r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text('datasets = ["compas"]\n' + TINY)
+    monkeypatch.setattr("r2et.cli.sweep", stopped)
+    monkeypatch.setattr("r2et.cli.run", stopped)
+    for words in (
+        ("sweep", str(recipe), "--out", str(tmp_path / "a b"), "--jobs", "1"),
+        ("run", "compas", "--out", str(tmp_path / "a b")),
+    ):
+        code, shown, err = r2et(*words)
+        assert (code, shown) == (130, "")
+        assert err == (
+            f"r2et: stopped; what is finished is kept. To go on: {shlex.join(['r2et', *words])}\n"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_sweep_stopped_by_hand_ends_its_processes(tmp_path: Path, jobs: str) -> None:
+    recipe, out = tmp_path / "tiny.toml", tmp_path / "out"
+    recipe.write_text('datasets = ["compas"]\nseeds = 30\n' + TINY)
+    words = ["sweep", str(recipe), "--out", str(out), "--jobs", jobs]
+    code = "import sys; from r2et.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 120
+        results = out / "results.jsonl"
+        while not (results.exists() and results.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C: to all of them
+        shown, err = process.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, err
+    assert shown == ""
+    assert f"To go on: r2et {shlex.join(words)}" in err
+    assert "Traceback" not in err
+    for line in results.read_text().splitlines():
+        json.loads(line)
+
+
 REFUSED = {
     "unknown data set": (("run", "adlt"), "did you mean 'adult'"),
     "unknown recipe": (("run", "adult", "--recipe", "papper"), "did you mean 'paper'"),
@@ -170,6 +264,12 @@ REFUSED = {
     "no target named": (("run", "table.csv"), "--target"),
     "no such file": (("run", "table.csv", "--target", "y"), "table.csv"),
     "no rows to report": (("report", "nowhere"), "no results.jsonl"),
+    "sweep without recipe": (("sweep", "papper"), "did you mean 'paper'"),
+    "sweep without data": (("sweep", "converged"), "names no data sets"),
+    "sweep of other data": (("sweep", "paper", "--only", "adlt"), "did you mean 'adult'"),
+    "unknown backend": (("sweep", "paper", "--backend", "dsak"), "did you mean 'dask'"),
+    "no address": (("sweep", "paper", "--backend", "dask"), "address of a scheduler"),
+    "address of nothing": (("sweep", "paper", "--address", "tcp://x:1"), "--backend dask"),
 }
 
 
@@ -203,6 +303,21 @@ def test_misspelt_keys_are_refused_before_anything_is_trained(r2et, tmp_path: Pa
         assert code == 2
         assert says in err
         assert not (tmp_path / "out").exists()
+
+
+def test_a_run_whose_report_would_have_gaps_is_refused(r2et, tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(TINY.replace("k = 4", 'k = 4\nattacks = ["mse", "strong"]'))
+    code, _, err = r2et("run", "compas", "--recipe", recipe, "--out", tmp_path / "out")
+    assert code == 2
+    assert "leaves out er" in err
+    assert "r2et sweep" in err
+    # Without applicants there is a report, and no decision is told.
+    recipe.write_text(TINY.replace("k = 4", 'k = 4\nattacks = ["er", "strong"]'))
+    words = ("run", "compas", "--recipe", recipe, "--out", tmp_path / "out", "--jobs", "1")
+    code, _, err = r2et(*words)
+    assert code == 0, err
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
 def test_an_unwritable_folder_is_refused(r2et, recipe: Path, tmp_path: Path) -> None:
@@ -448,7 +563,7 @@ def test_attack_on_a_table_of_ones_own(
 
 
 def test_help_and_version(r2et) -> None:
-    for command in ((), ("run",), ("attack",), ("report",), ("list",)):
+    for command in ((), ("run",), ("sweep",), ("attack",), ("report",), ("list",)):
         code, shown, _ = r2et(*command, "--help")
         assert code == 0
         assert "Usage" in shown

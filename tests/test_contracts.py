@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from closed_form import DropoutInForward, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.explainers import EXPLAINERS, Explainer
+from r2et.models import structured
 from r2et.models.smoothing import softened
-from r2et.objectives import METHODS, MethodEntry, Objective
+from r2et.models.structured import Structured
+from r2et.objectives import METHODS, Look, MethodEntry, Objective
+from r2et.randomness import stream
 
 
 def mixing_conv() -> nn.Sequential:
@@ -30,11 +33,20 @@ def rounded() -> nn.Module:
     return smooth
 
 
+def table_net(classes: int = 2) -> nn.Module:
+    return structured(
+        6, classes, numeric=[0, 3], one_hot=[[1, 2], [4, 5]], generator=stream(0, "test")
+    ).double()
+
+
 # Every network is in training mode, as a network is while it is being trained.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tanh": (tiny_mlp, (6,)),
     "leaky": (lambda: tiny_mlp(activation=nn.LeakyReLU, classes=3), (6,)),
+    "leaky, two classes": (lambda: tiny_mlp(activation=nn.LeakyReLU), (6,)),
     "rounded": (rounded, (6,)),
+    "structured": (table_net, (6,)),
+    "structured, three classes": (lambda: table_net(3), (6,)),
     "batch norm and dropout": (mixing_mlp, (6,)),
     "dropout in its forward": (DropoutInForward, (6,)),
     "pictures": (conv_net, (1, 6, 6)),
@@ -211,11 +223,39 @@ def test_single_precision_is_enough_for_the_same_explanation(explain: Explainer)
 # --- training methods ---
 
 
+def drawn_by_row() -> Callable[[Tensor], Tensor]:
+    """Numbers that look normal and depend on the row and the number of the call, not on company."""
+    calls: list[int] = []
+
+    def draw(x: Tensor) -> Tensor:
+        calls.append(1)
+        places = torch.arange(1, x[0].numel() + 1, dtype=x.dtype).view(x.shape[1:])
+        return 1.7 * (1e3 * x * (len(calls) + places)).sin()
+
+    return draw
+
+
+def objective_of(method: MethodEntry, model: nn.Module, k: int = 2) -> Objective:
+    """What a method makes of a model; where it changes the model it must find what to change."""
+    # Only a structured network knows its variation.
+    without = "variation" in method.weights and not isinstance(model, Structured)
+    built = method.build(k=k, **({"variation": 0.0} if without else {}))
+    if built.prepare is not None and not any(
+        isinstance(part, nn.ReLU | nn.LeakyReLU) for part in model.modules()
+    ):
+        with pytest.raises(ValueError, match="has none"):
+            built.prepare(model)
+        pytest.skip("this network is refused, as checked")
+    return Objective(model, built, drawn_by_row())
+
+
 @every_method
 @every_network
 def test_a_method_reaches_every_weight(method: MethodEntry, network: str) -> None:
     model, x, y = case(network)
-    loss, parts = Objective(model, method.build(k=2))(x, y)
+    objective = objective_of(method, model)
+    model = objective.model
+    loss, parts = objective(x, y)
     assert loss.ndim == 0
     assert "classification" in parts
     assert all(part.isfinite() and not part.requires_grad for part in parts.values())
@@ -227,12 +267,14 @@ def test_a_method_reaches_every_weight(method: MethodEntry, network: str) -> Non
 
 
 @every_method
-@pytest.mark.parametrize("network", ["tanh", "leaky", "rounded", "pictures"])
+@pytest.mark.parametrize(
+    "network",
+    ["tanh", "leaky", "leaky, two classes", "rounded", "structured", "pictures"],
+)
 def test_an_example_is_penalised_alone(method: MethodEntry, network: str) -> None:
     model, x, y = case(network)
-    objective = Objective(model, method.build(k=2))
-    together = objective(x, y)
-    alone = [objective(x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    together = objective_of(method, model)(x, y)
+    alone = [objective_of(method, model)(x[i : i + 1], y[i : i + 1]) for i in range(3)]
     torch.testing.assert_close(together.total, torch.stack([loss.total for loss in alone]).mean())
     for name, part in together.parts.items():
         torch.testing.assert_close(part, torch.stack([loss.parts[name] for loss in alone]).mean())
@@ -243,7 +285,7 @@ def test_an_example_is_penalised_alone(method: MethodEntry, network: str) -> Non
 def test_a_method_leaves_inputs_and_modes_alone(method: MethodEntry, network: str) -> None:
     model, x, y = case(network)
     before, modes = [x.clone(), y.clone()], [part.training for part in model.modules()]
-    Objective(model, method.build(k=2))(x, y).backward()
+    objective_of(method, model)(x, y).backward()
     assert torch.equal(x, before[0])
     assert torch.equal(y, before[1])
     assert not x.requires_grad
@@ -254,33 +296,42 @@ def test_a_method_leaves_inputs_and_modes_alone(method: MethodEntry, network: st
 @every_method
 @every_network
 def test_only_the_loss_moves_running_statistics(method: MethodEntry, network: str) -> None:
-    # Once for each batch, as plain training does: the penalties' own passes leave no trace.
+    # Once for each batch, as plain training does, by the inputs trained on: no other pass, of
+    # penalties or of an attack on the inputs, leaves a trace.
     model, x, y = case(network)
     twin = copy.deepcopy(model)
-    Objective(model, method.build(k=2))(x, y).backward()
-    twin(x)
+    objective = objective_of(method, model)
+    objective(x, y).backward()
+    perturb = objective.method.perturb
+    twin(x if perturb is None else perturb(Look(twin, x, draw=drawn_by_row())))
     assert all(
         torch.equal(value, other)
-        for value, other in zip(model.buffers(), twin.buffers(), strict=True)
+        for value, other in zip(objective.model.buffers(), twin.buffers(), strict=True)
     )
 
 
 @every_method
+@pytest.mark.parametrize("network", ["leaky, two classes", "structured"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_method_keeps_the_number_format(method: MethodEntry, dtype: torch.dtype) -> None:
-    model, x, y = case("tanh")
-    loss, parts = Objective(model.to(dtype), method.build(k=2))(x.to(dtype), y)
+def test_a_method_keeps_the_number_format(
+    method: MethodEntry, network: str, dtype: torch.dtype
+) -> None:
+    model, x, y = case(network)
+    loss, parts = objective_of(method, model.to(dtype))(x.to(dtype), y)
     assert {loss.dtype, *(part.dtype for part in parts.values())} == {dtype}
 
 
 @every_method
+@pytest.mark.parametrize("network", ["leaky, two classes", "structured"])
 @pytest.mark.parametrize("k", [0, 6])
-def test_a_k_that_splits_nothing_is_refused(method: MethodEntry, k: int) -> None:
-    model, x, y = case("tanh")
-    built = method.build(k=k)
-    if built.penalties:
+def test_a_k_that_splits_nothing_is_refused(method: MethodEntry, network: str, k: int) -> None:
+    model, x, y = case(network)
+    objective = objective_of(method, model, k)
+    if method.ranks:
         with pytest.raises(ValueError, match="k must lie"):
-            Objective(model, built)(x, y)
+            objective(x, y)
+    else:
+        assert objective(x, y).total.isfinite()
 
 
 @every_method

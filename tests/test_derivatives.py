@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,10 +9,15 @@ from torch.autograd import gradcheck
 from closed_form import DropoutInForward, Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.derivatives import (
     estimated_curvature,
+    everywhere,
     frozen_statistics,
     gradient_of,
     hessian_norm,
+    hessian_products,
     jacobian,
+    piecewise_linear,
+    root,
+    spectral_norm,
 )
 from r2et.explainers import slope
 from r2et.models.smoothing import SoftLeaky
@@ -158,6 +164,282 @@ def test_no_curvature_no_norm_and_no_undefined_slope() -> None:
 def test_a_constant_field_has_a_zero_jacobian() -> None:
     found = jacobian(lambda x: torch.ones(len(x), 5, dtype=x.dtype), numbers(2, 1, 3, 3))
     assert torch.equal(found, torch.zeros(2, 5, 9, dtype=torch.float64))
+
+
+# --- products with the Hessian ---
+
+
+def units(x: Tensor) -> Tensor:
+    """Every unit vector, for all examples: (n, B, ...)."""
+    n = x[0].numel()
+    return torch.eye(n, dtype=x.dtype).view(n, 1, *x.shape[1:]).expand(n, *x.shape)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_products_with_a_quadratics_hessian(count: int) -> None:
+    # The slope is Ax + b: the Hessian times v is Av, at every x.
+    model, x, v = Quadratic(d=4), numbers(5, 4).requires_grad_(), numbers(count, 5, 4, seed=7)
+    slopes = gradient_of(model(x)[:, 1], x, create_graph=True)
+    torch.testing.assert_close(hessian_products(slopes, x, v), v @ model.A)
+
+
+def test_products_with_unit_vectors_are_the_hessian() -> None:
+    for model, x in (
+        (tiny_mlp(classes=3), numbers(4, 6, seed=1)),
+        (conv_net(), numbers(2, 1, 6, 6)),
+    ):
+        x = x.requires_grad_()
+        slopes = slope(model, x, ones(len(x)))
+        rows = hessian_products(slopes, x, units(x)).flatten(2)
+        whole = jacobian(lambda at, model=model: slope(model, at, ones(len(at))).flatten(1), x)
+        torch.testing.assert_close(rows.transpose(0, 1), whole)
+
+
+def test_products_can_be_trained() -> None:
+    model, x, v = tiny_mlp(d=3, hidden=3), numbers(2, 3).requires_grad_(), numbers(2, 2, 3, seed=4)
+
+    def products(x: Tensor, *weights: Tensor) -> Tensor:
+        return hessian_products(slope(model, x, ones(2)), x, v)
+
+    assert gradcheck(products, (x, *model.parameters()))
+
+
+def test_products_follow_their_caller() -> None:
+    model, x = tiny_mlp(), numbers(2, 6).requires_grad_()
+    slopes = slope(model, x, ones(2))
+    recorded = hessian_products(slopes, x, units(x))
+    assert recorded.requires_grad
+    with torch.no_grad():
+        plain = hessian_products(slopes, x, units(x))
+    assert not plain.requires_grad
+    torch.testing.assert_close(plain, recorded.detach())
+
+
+def test_a_slope_that_does_not_bend_has_no_products() -> None:
+    x = numbers(2, 6).requires_grad_()
+    weight = numbers(6, seed=2).requires_grad_()
+    fixed, of_weights_only = numbers(2, 6), weight.expand(2, 6) * 2
+    for slopes in (fixed, of_weights_only):
+        for directions in (units(x), units(x)[:1], units(x)[:0]):
+            found = hessian_products(slopes, x, directions)
+            assert found.shape == directions.shape
+            assert found.abs().sum() == 0
+    kinked = tiny_mlp(activation=nn.LeakyReLU)
+    slopes = slope(kinked, x, ones(2), "logit")
+    assert hessian_products(slopes, x, units(x)).abs().sum() == 0
+
+
+class Stubborn(torch.autograd.Function):
+    """x^2 / 2 whose slope, x, looks at its numbers: it cannot go backwards for many at once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *flows: Tensor) -> Tensor:
+        assert float(flows[0].abs().sum()) >= 0
+        return flows[0]
+
+
+def test_what_cannot_be_done_together_is_done_one_by_one() -> None:
+    x = numbers(3, 4).requires_grad_()
+    slopes: Tensor = Stubborn.apply(x)  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError, match="Batching rule"):
+        torch.autograd.grad(slopes, x, units(x), retain_graph=True, is_grads_batched=True)
+    torch.testing.assert_close(hessian_products(slopes, x, units(x)), units(x))
+
+
+# --- the largest eigenvalue ---
+
+
+def with_spectrum(eigenvalues: list[float], seed: int = 0) -> Tensor:
+    n = len(eigenvalues)
+    turn = torch.linalg.qr(numbers(n, n, seed=seed)).Q
+    return turn @ torch.tensor(eigenvalues, dtype=torch.float64).diag() @ turn.T
+
+
+def times(matrices: Tensor) -> Field:
+    return lambda v: (matrices @ v[..., None])[..., 0]
+
+
+SPECTRA = {
+    "apart": [5.0, 1.0, 0.5, 0.1, -0.1, -0.5],
+    "negative": [-5.0, 1.0, 0.5, 0.1, -0.1, -0.5],
+    "nearly equal": [5.0, 4.9999999, 1.0, 0.5, 0.1, 0.0],
+    "opposite": [5.0, -5.0, 1.0, 0.5, 0.1, 0.0],
+    "nearly opposite": [5.0, -4.9999999, 1.0, 0.5, 0.1, 0.0],
+    "crowded": [5.0, 4.9, 4.8, -4.85, -4.95, 4.7],
+    "all alike": [5.0, 5.0, 5.0, 5.0, 5.0, 5.0],
+    "rank one": [-5.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "huge": [5e150, -4e150, 1e150, 0.0, 0.0, 0.0],
+    "tiny": [5e-150, -4e-150, 1e-150, 0.0, 0.0, 0.0],
+}
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_the_norm_is_the_largest_eigenvalue_in_magnitude(spectrum: str) -> None:
+    matrices = torch.stack([with_spectrum(SPECTRA[spectrum], seed) for seed in range(20)])
+    found = spectral_norm(times(matrices), numbers(20, 6, seed=9), steps=6)
+    expected = torch.linalg.eigvalsh(matrices).abs().amax(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_the_norm_is_approached_from_below(spectrum: str) -> None:
+    matrices = torch.stack([with_spectrum(SPECTRA[spectrum], seed) for seed in range(20)])
+    exact = torch.linalg.eigvalsh(matrices).abs().amax(-1)
+    norms = [
+        spectral_norm(times(matrices), numbers(20, 6, seed=9), steps) / exact
+        for steps in (1, 2, 4, 6, 50)
+    ]
+    assert all((norm <= 1 + 1e-9).all() for norm in norms)
+    means = torch.stack(norms).mean(-1)
+    assert (means.diff() >= -1e-9).all()
+    assert means[-1] == pytest.approx(1)
+
+
+def test_eight_steps_are_enough_for_many_eigenvalues() -> None:
+    # Evenly spread over -1..1, the largest hardly apart from the rest: the vector is not found in
+    # eight steps, the value nearly.
+    matrices = torch.stack(
+        [with_spectrum(torch.linspace(-1, 0.99, 40).tolist(), seed) for seed in range(20)]
+    )
+    exact = torch.linalg.eigvalsh(matrices).abs().amax(-1)
+    norms = spectral_norm(times(matrices), numbers(20, 40, seed=9)) / exact
+    assert norms.min() > 0.9
+
+
+def test_the_slope_of_the_norm_is_that_of_the_eigenvalue() -> None:
+    # d|lambda| = sign(lambda) v' dA v for a single eigenvalue; finite differences confirm it.
+    matrix = with_spectrum([-5.0, 2.0, 1.0, 0.5]).requires_grad_()
+    start = numbers(1, 4, seed=9)
+
+    def norm(matrix: Tensor) -> Tensor:
+        return spectral_norm(times(((matrix + matrix.mT) / 2)[None]), start, steps=4)
+
+    assert gradcheck(norm, (matrix,))
+    _, vectors = torch.linalg.eigh(matrix.detach())
+    (found,) = torch.autograd.grad(norm(matrix).sum(), matrix)
+    torch.testing.assert_close(found, -vectors[:, :1] * vectors[:, :1].T)
+
+
+def test_the_slope_is_a_subgradient_where_eigenvalues_are_opposite() -> None:
+    # ||A + E|| >= ||A|| + <u v', E> for every E, as for any convex function.
+    matrix = with_spectrum([5.0, -5.0, 1.0, 0.5]).requires_grad_()
+    norm = spectral_norm(times(matrix[None]), numbers(1, 4, seed=9), steps=4).sum()
+    (slopes,) = torch.autograd.grad(norm, matrix)
+    for seed in range(200):
+        change = numbers(4, 4, seed=seed)
+        change = change + change.T
+        moved = torch.linalg.matrix_norm(matrix.detach() + change, ord=2)
+        assert moved >= 5.0 + (slopes * change).sum() - 1e-9
+
+
+def test_no_matrix_no_norm_and_no_undefined_slope() -> None:
+    matrices = torch.stack([torch.zeros(4, 4).double(), with_spectrum([3.0, 1.0, 0.5, 0.0])])
+    matrices = matrices.requires_grad_()
+    start = torch.ones(2, 4, dtype=torch.float64)
+    norms = spectral_norm(times(matrices), start)
+    assert norms.tolist() == [0.0, pytest.approx(3.0)]
+    (slopes,) = torch.autograd.grad(norms.sum(), matrices)
+    assert slopes.isfinite().all()
+    from_nowhere = spectral_norm(times(matrices), torch.zeros_like(start))
+    assert from_nowhere.tolist() == [0.0, 0.0]
+
+
+def test_rounding_is_no_direction() -> None:
+    # From the second eigenvector nothing but rounding leads elsewhere, another way in each batch:
+    # what is found is its own eigenvalue, alone and in company.
+    matrices = torch.stack([with_spectrum([5.0, 3.0, 1.0, 0.5], seed) for seed in range(20)])
+    start = torch.linalg.eigh(matrices).eigenvectors[..., 2]
+    found = spectral_norm(times(matrices), start)
+    torch.testing.assert_close(found, torch.full_like(found, 3.0))
+
+
+def test_a_matrix_is_treated_alone_as_in_company() -> None:
+    matrices = torch.stack([with_spectrum(each) for each in list(SPECTRA.values())[:8]])
+    start = numbers(8, 6, seed=9)
+    together = spectral_norm(times(matrices), start)
+    alone = [spectral_norm(times(matrices[i : i + 1]), start[i : i + 1]) for i in range(8)]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("n", [1, 2, 30, 1000])
+def test_a_direction_with_a_share_of_every_coordinate(n: int) -> None:
+    found = everywhere(torch.zeros(3, n))
+    assert found.shape == (3, n)
+    assert (found.abs() > 0).all()
+    assert torch.equal(found[0], found[2])
+    torch.testing.assert_close(found.norm(dim=-1), torch.ones(3))
+
+
+def test_roots_have_no_slope_at_zero() -> None:
+    squared = torch.tensor([0.0, 4.0, 1e-300], dtype=torch.float64, requires_grad=True)
+    found = root(squared)
+    assert found.tolist() == [0.0, 2.0, 1e-150]
+    (slopes,) = torch.autograd.grad(found.sum(), squared)
+    assert slopes.tolist() == [0.0, 0.25, pytest.approx(0.5e150)]
+
+
+# --- networks without second derivatives ---
+
+
+class OfOnesOwn(nn.Sequential):
+    """A row of layers with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = super().forward(x)
+        return scores**2
+
+
+class Declared(OfOnesOwn):
+    piecewise_linear = True
+
+
+def hooked() -> nn.Module:
+    model = tiny_mlp(activation=nn.ReLU)
+    model[0].register_forward_hook(lambda module, inputs, output: output**2)
+    return model
+
+
+def peeked() -> nn.Module:
+    model = tiny_mlp(activation=nn.ReLU)
+    model[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] ** 2,))
+    return model
+
+
+def rewritten() -> nn.Module:
+    model = tiny_mlp(activation=nn.ReLU)
+    model.forward = lambda x: x**2  # type: ignore[method-assign,assignment]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: tiny_mlp(activation=nn.ReLU), True),
+        (lambda: tiny_mlp(activation=nn.LeakyReLU, classes=3), True),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 2)), True),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), True),
+        (tiny_mlp, False),
+        (lambda: tiny_mlp(activation=nn.Softplus), False),
+        (lambda: nn.Sequential(nn.Linear(4, 2), SoftLeaky(2.0)), False),
+        (mixing_mlp, False),
+        (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))), False),
+        (DropoutInForward, False),
+        (lambda: OfOnesOwn(nn.Linear(4, 2)), False),
+        (lambda: Declared(nn.Linear(4, 2)), True),
+        (lambda: Declared(nn.Linear(4, 2), nn.Tanh()), False),
+        (hooked, False),
+        (peeked, False),
+        (rewritten, False),
+    ],
+)
+def test_piecewise_linear_networks_are_recognised(
+    build: Callable[[], nn.Module], expected: bool
+) -> None:
+    assert piecewise_linear(build()) == expected
 
 
 # --- curvature by a finite difference ---

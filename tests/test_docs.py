@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from r2et.experiments.recipes import load_recipe
+
 ROOT = Path(__file__).parents[1]
 MAP = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
 ROWS = [line for line in MAP.splitlines() if line.startswith("|") and "::" in line]
@@ -47,3 +49,15 @@ def test_the_example_of_the_attack_laboratory_runs(capsys: pytest.CaptureFixture
     assert curve == sorted(curve, reverse=True)
     assert curve[-1] < 1
     assert 0 < smallest < 0.5
+
+
+def test_the_recipe_of_the_page_on_sweeps_is_one(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    file = tmp_path / "mine.toml"
+    file.write_text(example, encoding="utf-8")
+    recipe = load_recipe(str(file), "compas")
+    assert recipe.datasets == ("adult", "compas")
+    assert (recipe.least_steps, load_recipe(str(file), "adult").least_steps) == (6, 1)
+    assert recipe.explainer.settings == {"samples": 20}
+    assert len(recipe.methods[2].grid) == 4

@@ -2,11 +2,12 @@ import copy
 import json
 import math
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from closed_form import numbers
@@ -23,11 +24,13 @@ from r2et.evaluation import (
     reasons,
     strong_curve,
 )
-from r2et.explainers import gradient, predicted
+from r2et.explainers import gradient, predicted, smooth_grad
 from r2et.metrics.sensitivity import null_share
+from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS
 from r2et.objectives import Method
 from r2et.randomness import stream
+from r2et.ranking import precision_at_k
 from r2et.training import FitSettings, fit
 
 SETTINGS = EvaluationSettings(
@@ -106,6 +109,7 @@ OF_A_MODEL = {
     "flippable": (0.0, 1.0),
     "null share": (0.0, 1.0),
     "gaussian thickness": (0.0, 1.0),
+    "least gaussian thickness": (0.0, 1.0),
     "distinct sets": (1.0, 40.0),
     "last doubling": (-1.0, 0.0),
 }
@@ -169,7 +173,109 @@ def test_the_scatter_has_a_dot_for_each_example() -> None:
     assert scatter["never flipped"] == never
     assert 0 < never < 1
     assert all(1 <= step <= 13 for step in scatter["first flip"])
-    assert all(-1 <= value <= 1 for value in scatter["correlation"].values())
+    measured = {"thickness", "gaussian thickness", "least gaussian thickness", "hessian norm"}
+    for kind, independent in (("correlation", stats.spearmanr), ("pearson", stats.pearsonr)):
+        assert scatter[kind].keys() == measured
+        for name, found in scatter[kind].items():
+            # Dots have five digits, which may tie what differs: hence not to the last digit.
+            expected = independent(scatter[name], scatter["first flip"]).statistic
+            assert found == pytest.approx(expected, abs=5e-3), (kind, name)
+
+
+def test_the_least_thickness_is_that_of_the_worst_sample() -> None:
+    # The same eight samples drawn again, each integrated by itself.
+    model = copy.deepcopy(network()).double().eval()
+    x = split().test.x[:40].double()
+    y = predicted(model, x)
+    generator = stream(0, "gaussian thickness")
+    neighbours = torch.stack([gaussian(0.5)(x, generator) for _ in range(8)])
+    each = torch.stack(
+        [
+            thickness(
+                model, x, y, one[None], explain=gradient, k=4, variant="probability", points=8
+            ).value
+            for one in neighbours
+        ]
+    )
+    measures = row()["measures"]
+    assert measures["least gaussian thickness"] == pytest.approx(float(each.amin(0).mean()))
+    assert measures["gaussian thickness"] == pytest.approx(float(each.mean()))
+    assert measures["least gaussian thickness"] < measures["gaussian thickness"]
+
+
+# --- less than everything ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attacks", [("er",), ("mse",), ("strong",), ("applicant",)])
+def test_only_the_attacks_asked_for_are_run(attacks: tuple[str, ...]) -> None:
+    chosen = replace(SETTINGS, attacks=attacks, epsilons=())
+    found = evaluate(network(), split(), chosen)
+    (name,) = attacks
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    under = {f"{name} {measure}" for measure in UNDER_ATTACK}
+    single = {"last doubling"} if name != "strong" else set()
+    assert found["measures"].keys() == under | (OF_A_MODEL.keys() - single)
+    assert ("scatter" in found["series"]) == (name == "er")
+    assert ("curve" in found["series"]) == (name == "strong")
+    assert bool(found["decisions"]) == bool(found["change buys"]) == (name == "applicant")
+    whole = row()["measures"]
+    for measure in OF_A_MODEL.keys() - {"last doubling"}:
+        assert found["measures"][measure] == whole[measure]
+    if name != "strong":  # which counts what the others found, and they are not there
+        for measure in under:
+            assert found["measures"][measure] == whole[measure]
+    else:
+        assert found["series"]["curve"].keys() == {"epsilon", "strong", "broken"}
+        assert found["series"]["curve"]["epsilon"] == [0.0, 1.0]
+        assert whole["strong precision@k"] <= found["measures"]["strong precision@k"]
+
+
+def test_without_radii_the_curve_has_its_two_ends() -> None:
+    found = evaluate(network(), split(), replace(SETTINGS, epsilons=(), attacks=("er", "strong")))
+    curve = found["series"]["curve"]
+    assert curve["epsilon"] == [0.0, 1.0]
+    assert curve["strong"] == [1.0, found["measures"]["strong precision@k"]]
+    assert curve["er"] == [1.0, found["measures"]["er precision@k"]]
+
+
+def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
+    chosen = replace(SETTINGS, attacks=("strong",), epsilons=(), gauge_free=True)
+    found = evaluate(network(), split(), chosen)["measures"]
+    model = copy.deepcopy(network()).double().eval()
+    x = split().test.x[:40].double()
+    y = predicted(model, x)
+    free = partial(gradient, one_hot=((0, 1, 2), (3, 4, 5, 6)))
+    attacked = build_attack("strong", chosen, explain=free)(model, x, y)
+    with torch.no_grad():
+        kept = precision_at_k(free(model, x, y), free(model, attacked.x, y), 4)
+    assert found["strong gauge-free precision@k"] == pytest.approx(float(kept.mean()))
+    plain = build_attack("strong", chosen)(model, x, y)
+    assert not torch.equal(kept, plain.precision)
+    assert "strong gauge-free precision@k" not in row()["measures"]
+
+
+def test_a_gauge_free_explanation_needs_an_explainer_that_offers_it() -> None:
+    def own(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return gradient(model, x, y)
+
+    chosen = replace(SETTINGS, attacks=("strong",), epsilons=(), gauge_free=True)
+    with pytest.raises(ValueError, match="an explainer with the choice `one_hot`"):
+        evaluate(network(), split(), chosen, explain=own)
+
+
+def test_another_explainer_is_what_is_attacked_and_measured() -> None:
+    chosen = replace(SETTINGS, attacks=("er",))
+    explain = partial(smooth_grad, samples=3)
+    found = evaluate(network(), split(), chosen, explain=explain)["measures"]
+    model = copy.deepcopy(network()).double().eval()
+    x = split().test.x[:40].double()
+    y = predicted(model, x)
+    attacked = build_attack("er", chosen, explain=explain)(model, x, y)
+    assert found["er precision@k"] == pytest.approx(float(attacked.precision.mean()))
+    with torch.no_grad():
+        size = explain(model, x, y).sum(-1).mean()
+    assert found["saliency norm"] == pytest.approx(float(size))
+    assert found["clean AUC"] == row()["measures"]["clean AUC"]
 
 
 def test_a_row_depends_on_seed_and_model_only() -> None:
@@ -229,6 +335,10 @@ def test_more_examples_than_there_are_are_all_there_are() -> None:
         {"epsilons": (0.1, 0.0)},
         {"small_radius": -0.1},
         {"decision_radius": math.nan},
+        {"attacks": ()},
+        {"attacks": ("er", "er")},
+        {"attacks": ("er", "starving")},
+        {"attacks": ("er",), "gauge_free": True},
     ],
 )
 def test_settings_under_which_nothing_is_measured_are_refused(wrong: dict[str, Any]) -> None:

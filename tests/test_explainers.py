@@ -13,12 +13,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from closed_form import Largest, Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.explainers import (
     EXPLAINERS,
-    NARROW,
     Explainer,
     Form,
     Quantity,
     check_inputs,
-    gauge_free,
     gradient,
     input_x_gradient,
     integrated_gradients,
@@ -28,6 +26,7 @@ from r2et.explainers import (
     slope,
     smooth_grad,
 )
+from r2et.gauge import NARROW, gauge_free
 from r2et.metrics.sensitivity import null_share
 from r2et.randomness import stream
 from r2et.ranking import order, ties

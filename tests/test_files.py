@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r2et import files
-from r2et.files import append_rows, read_rows, write_aside, write_text
+from r2et.files import append_rows, clear_aside, held, read_rows, write_aside, write_text
 from refusals import refusal
 
 
@@ -171,7 +171,7 @@ def test_lines_that_are_no_rows_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_rows_that_several_processes_append_are_all_there(tmp_path: Path) -> None:
-    # The module alone is loaded, which needs no more than the standard library.
+    # The module alone is loaded, which needs no torch.
     path, script = tmp_path / "results.jsonl", tmp_path / "script.py"
     script.write_text(
         "import importlib.util, sys\n"
@@ -187,7 +187,7 @@ def test_rows_that_several_processes_append_are_all_there(tmp_path: Path) -> Non
     assert files.__file__ is not None
     running = [
         subprocess.Popen(
-            [sys.executable, "-S", script, files.__file__, path, str(who)], stdin=subprocess.PIPE
+            [sys.executable, script, files.__file__, path, str(who)], stdin=subprocess.PIPE
         )
         for who in range(4)
     ]
@@ -215,3 +215,98 @@ def test_appending_reaches_the_disk_before_it_returns(
     path = tmp_path / "results.jsonl"
     append_rows(path, [{"a": 1}])
     assert synced == [len('{"a": 1}\n')] == [path.stat().st_size]
+
+
+def test_a_file_reaches_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        seen.append((os.fstat(handle).st_size, path.exists()))
+        real(handle)
+
+    path = tmp_path / "page.html"
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_text(path, "four")
+    assert seen == [(4, False)]
+
+
+# --- one process at a time --------------------------------------------------------------------
+
+ALONE = """
+import importlib.util, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location('files', sys.argv[1])
+files = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(files)
+"""
+HOLD = (
+    ALONE
+    + """
+with files.held(Path(sys.argv[2])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+)
+
+
+def test_a_held_folder_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    with held(out):
+        message = refusal(lambda: held(out).__enter__())
+        assert f"{out} is in use by process {os.getpid()} on " in message
+        assert "choose another folder" in message
+    with pytest.raises(RuntimeError, match="whatever"), held(out):
+        raise RuntimeError("whatever")
+    with held(out):
+        pass
+    assert names(out) == [".lock"]
+
+
+def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(files.__file__), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        message = refusal(lambda: held(tmp_path).__enter__())
+        assert f"in use by process {process.pid} on" in message
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    assert (tmp_path / ".holder").exists()  # it could not tidy up
+    with held(tmp_path):
+        assert f"process {os.getpid()} " in (tmp_path / ".holder").read_text()
+
+
+def test_a_holder_that_has_not_told_its_name_yet_is_another_process(tmp_path: Path) -> None:
+    with held(tmp_path):
+        (tmp_path / ".holder").unlink()
+        assert "in use by another process" in refusal(lambda: held(tmp_path).__enter__())
+
+
+def test_a_folder_that_cannot_be_made_cannot_be_held(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "cannot write" in refusal(lambda: held(tmp_path / "file" / "out").__enter__())
+
+
+def test_only_what_was_left_half_written_is_cleared(tmp_path: Path) -> None:
+    asides: list[Path] = []
+
+    def write(aside: Path) -> None:
+        asides.append(aside)
+
+    write_aside(tmp_path / "page.html", write)
+    asides[0].write_text("half")  # as a process that was killed at this moment leaves it
+    others = [".lock", "notes.tmp", ".notes.tmp", ".page.0123.tmp"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    clear_aside(tmp_path)
+    assert names(tmp_path) == sorted([*others, "page.html"])
+    clear_aside(tmp_path / "nowhere")

@@ -11,18 +11,24 @@ from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
 from r2et.explainers import gradient
-from r2et.models import ACTIVATIONS, MODELS, logistic, mlp
+from r2et.models import ACTIVATIONS, MODELS, logistic, mlp, structured
 from r2et.models.linear import fitted_logistic
 from r2et.models.smoothing import SoftLeaky, softened
 from r2et.randomness import stream
 
 Build = Callable[..., nn.Module]
 
+BUILDS: dict[str, Build] = {
+    **MODELS,
+    "structured": partial(structured, numeric=[0, 3], one_hot=[[1, 2], [4, 5]]),
+}
+every_build = pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+
 
 # --- networks ---
 
 
-@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+@every_build
 def test_weights_come_from_the_stream_alone(build: Build) -> None:
     before = torch.random.get_rng_state()
     once = build(6, 3, generator=stream(0, "init"))
@@ -34,7 +40,7 @@ def test_weights_come_from_the_stream_alone(build: Build) -> None:
         assert not torch.equal(value, other.state_dict()[name])
 
 
-@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+@every_build
 def test_a_network_gives_one_logit_for_each_class(build: Build) -> None:
     network = build(6, 3, generator=stream(0, "init"))
     assert network(torch.zeros(4, 6)).shape == (4, 3)

@@ -178,3 +178,21 @@ def test_explanations_of_different_shapes_are_not_compared() -> None:
 def test_an_empty_batch_has_no_sets() -> None:
     assert distinct_sets(numbers(0, 5), 2) == 0
     assert precision_at_k(numbers(0, 5), numbers(0, 5), 2).shape == (0,)
+
+
+def test_the_top_k_of_rows_that_are_no_numbers_are_those_of_the_order() -> None:
+    # Rows with ties at place k, with infinities and with NaN, together and alone.
+    rows = torch.tensor(
+        [
+            [1.0, 1.0, 1.0, 1.0, 1.0],
+            [torch.nan, 2.0, 1.0, 3.0, 0.0],
+            [torch.inf, torch.inf, torch.inf, 0.0, 1.0],
+            [-torch.inf, 0.0, -torch.inf, 5.0, 5.0],
+            [5.0, 4.0, 3.0, 2.0, 1.0],
+        ]
+    )
+    for k in range(1, 5):
+        slow = torch.zeros_like(rows, dtype=torch.bool).scatter(-1, order(rows)[:, :k], True)
+        assert torch.equal(top_k_mask(rows, k), slow)
+        for row, expected in zip(rows, slow, strict=True):
+            assert torch.equal(top_k_mask(row, k), expected)

@@ -21,6 +21,7 @@ DRAWN = [
     figures.plane_figure,
 ]
 METHODS = {"linear": 1.0, "vanilla": 0.3, "r2et": 0.7, "r2et-mm": 0.6}
+OURS = {"steadfast": 0.9, "steadfast-quick": 0.8}
 
 
 def made_rows(seeds: int = 2, **strong: float) -> list[dict[str, Any]]:
@@ -168,12 +169,34 @@ def test_decisions_that_never_flipped_stand_apart() -> None:
     assert "never: 33 %" in figures.scatter_figure(made_rows())
 
 
-def test_a_variant_chosen_on_every_seed_is_drawn_once() -> None:
-    assert [each.label for each in figures.methods_shown(made_rows())].count("R2ET") == 0
+def test_a_method_chosen_on_every_seed_is_drawn_once() -> None:
+    for rows, name in ((made_rows(), "R2ET"), (made_rows(**OURS), "Steadfast")):
+        labels = [each.label for each in figures.methods_shown(rows)]
+        assert (labels.count(name), labels.count(f"{name} (chosen)")) == (0, 1)
     rows = made_rows()
     rows[-1]["valid"]["precision"] = 1.0
     labels = [each.label for each in figures.methods_shown(rows)]
-    assert {"R2ET", "R2ET-mm", "Chosen R2ET"} <= {*labels}
+    assert {"R2ET", "R2ET-mm", "Best by validation"} <= {*labels}
+
+
+@pytest.mark.parametrize("ours", [0.9, 0.5])
+def test_ours_is_told_apart_from_r2et(ours: float) -> None:
+    shown = {each.method: each for each in figures.methods_shown(made_rows(steadfast=ours))}
+    own = shown["best" if ours == 0.9 else "steadfast"]
+    assert own.label == ("Steadfast (chosen)" if ours == 0.9 else "Steadfast")
+    others = [each.colour for each in shown.values() if each is not own]
+    assert own.colour == figures.OWN
+    assert own.colour not in others
+    drawn = figures.curve_figure(made_rows(steadfast=ours))
+    assert "var(--own,#00795a)" in drawn
+    assert own.label in drawn
+
+
+def test_both_of_ours_are_drawn_each_in_its_own_way() -> None:
+    shown = {each.method: each for each in figures.methods_shown(made_rows(**OURS))}
+    quick, chosen = shown["steadfast-quick"], shown["best"]
+    assert (quick.label, chosen.label) == ("Steadfast (quick)", "Steadfast (chosen)")
+    assert (quick.width, quick.marker) != (chosen.width, chosen.marker)
 
 
 @pytest.mark.parametrize("draw", DRAWN)
@@ -294,9 +317,47 @@ def test_the_headline_says_what_was_gained() -> None:
         pytest.approx(0.295),
     ]
     assert "displaced on average 0.7 of the 2 reasons" in found.finding
-    assert "chosen on validation data lost 0.3, at an AUC of 0.8800 against 0.8800" in found.finding
+    assert (
+        "The steady network, trained with R2ET and chosen on validation data, lost 0.3, at an AUC "
+        "of 0.8800 against 0.8800." in found.finding
+    )
+    assert [strip.label for strip in found.strips[:2]] == ["Ordinary network", "Steady network"]
     assert "left every predicted class as it was" in found.finding
     assert any("p < 0.001" in each for each in found.caveats)
+
+
+def test_the_headline_names_the_method_that_was_chosen() -> None:
+    # Ours loses half of 0.1 and of 0.09 at 0.25, hence 0.10 and 0.09 of k = 2 reasons.
+    found = headline(made_rows(**OURS))
+    assert "The steady network, trained with Steadfast and chosen" in found.finding
+    assert found.strips[1].displaced == pytest.approx(0.095)
+    assert "R2ET" not in " ".join([found.finding, *found.caveats, found.strips[1].label])
+    rows = made_rows(seeds=3, **OURS)
+    for row in rows:
+        if row["seed"] == 2 and row["method"] == "r2et":
+            row["valid"]["precision"] = 1.0
+    assert (
+        "trained with Steadfast or R2ET and chosen on the validation data of each seed, lost"
+        in headline(rows).finding
+    )
+    words = " ".join(Outline(page_of(rows)).words.split())
+    assert "Best by validation Steadfast on seeds 0 and 1; R2ET on seed 2" in words
+
+
+def test_the_page_speaks_of_the_methods_it_shows() -> None:
+    told = {
+        name: page_of(rows)
+        for name, rows in {
+            "r2et": made_rows(),
+            "both": made_rows(**OURS),
+            "ours": [row for row in made_rows(**OURS) if not row["method"].startswith("r2et")],
+        }.items()
+    }
+    assert {name for name, page in told.items() if "our own method" in page} == {"both", "ours"}
+    assert {name for name, page in told.items() if "R2ET also widens" in page} == {"r2et", "both"}
+    assert "R2ET" not in Outline(told["ours"]).words
+    assert '<body class="ours">' in told["both"]
+    assert "<body>" in told["r2et"]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +366,8 @@ def test_the_headline_says_what_was_gained() -> None:
 def test_the_headline_says_what_was_not_gained(strong: float, words: str) -> None:
     found = headline(made_rows(**{"r2et": strong, "r2et-mm": strong - 0.1}))
     assert words in found.finding
+    assert "steady network" not in found.finding
+    assert found.strips[1].label == "Chosen network"
     assert words in page_of(made_rows(**{"r2et": strong, "r2et-mm": strong - 0.1}))
 
 
@@ -319,9 +382,9 @@ def test_the_headline_names_what_speaks_against_it() -> None:
     assert "every predicted class" not in found.finding
     said = " ".join(found.caveats)
     assert "One seed only" in said
-    assert "1 distinct sets of reasons over the attacked decisions, against 10" in said
+    assert "1 distinct set of reasons over the attacked decisions, against 10" in said
     assert "50.0 %, against 10.0 %" in said
-    assert "at least as accurate as the R2ET network" in said
+    assert "at least as accurate as the steady network" in said
 
 
 def test_a_difference_within_chance_is_called_so() -> None:
@@ -336,7 +399,7 @@ def test_a_difference_within_chance_is_called_so() -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([made_row("vanilla", 0)], "no network trained with R2ET"),
+        ([made_row("vanilla", 0)], "no network trained to be steady"),
         ([made_row("vanilla", 0), failed_row("r2et", 0)], "kept the accuracy asked for"),
         ([made_row("r2et", 0)], "no ordinary network"),
         ([made_row("vanilla", 0), made_row("r2et", 1)], "No seed has both"),
@@ -351,9 +414,20 @@ def test_failed_gates_are_shown_as_such() -> None:
     rows = [*made_rows(), failed_row("r2et-noh", 0), failed_row("r2et-noh", 1)]
     rows[-3] = failed_row("r2et-mm", 1)
     words = " ".join(Outline(page_of(rows)).words.split())
-    assert "No model above the AUC floor (seeds 0 and 1): nothing measured." in words
-    assert "missed the AUC floor: seed 1" in words
+    assert "Nothing measured: no model above the AUC floor on seeds 0 and 1." in words
+    assert "R2ET-mm ✕ no model above the AUC floor on seed 1" in words
     assert "none above the floor" in words
+    assert "could not be trained" not in words
+
+
+def test_a_seed_whose_vanilla_was_not_trained_is_told() -> None:
+    rows = made_rows(**OURS)
+    rows += [failed_row(method, 2) | {"floor": None} for method in (*METHODS, *OURS)]
+    words = " ".join(Outline(page_of(rows)).words.split())
+    assert "no AUC to keep on seed 2, as Vanilla could not be trained" in words
+    assert "no floor: Vanilla could not be trained" in words
+    assert "Left out, for want of two networks to compare: seed 2." in words
+    assert "AUC floor on seed" not in words
 
 
 def test_published_numbers_stand_beside_those_of_the_paper_recipe() -> None:
@@ -464,6 +538,23 @@ def test_a_browser_shows_the_page_and_switches_decisions(browser: Any, address: 
     assert not page.locator(".controls").is_visible()
     assert troubles == []
     assert asked == [address]
+    page.close()
+
+
+@pytest.mark.parametrize("chosen", ["r2et", "steadfast", "steadfast-quick"])
+def test_names_stay_inside_their_figure(browser: Any, tmp_path: Path, chosen: str) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page_of(made_rows(**OURS | {chosen: 0.95})), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(path.as_uri())
+    over = page.evaluate(
+        """[...document.querySelectorAll("svg.figure text")].map(text =>
+            text.getBoundingClientRect().right
+            - text.closest("svg").getBoundingClientRect().right)"""
+    )
+    assert len(over) > 40
+    assert max(over) <= 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
 
 

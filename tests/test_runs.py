@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from r2et import evaluation, training
 from r2et.data import Dataset, load
+from r2et.evaluation import EvaluationSettings
+from r2et.experiments import runs
 from r2et.experiments.recipes import (
+    ExplainerPlan,
+    MethodPlan,
     Recipe,
     expand,
     load_recipe,
@@ -17,9 +24,26 @@ from r2et.experiments.recipes import (
     recipe_from,
     recipe_names,
 )
-from r2et.experiments.runs import Progress, run
+from r2et.experiments.runs import (
+    Work,
+    code_digest,
+    data_digest,
+    fitted,
+    judged,
+    network_plan,
+    together,
+    train_unit,
+    trained,
+    unit_print,
+    unpacked,
+)
+from r2et.experiments.sweeps import Progress, run
+from r2et.explainers import gradient
 from r2et.files import read_rows
-from r2et.objectives import METHODS
+from r2et.metrics.statistics import auc
+from r2et.models.smoothing import with_softplus
+from r2et.objectives import METHODS, Method, MethodEntry
+from r2et.ranking import precision_at_k
 from refusals import refusal
 
 TINY: dict[str, Any] = {
@@ -97,6 +121,11 @@ def test_a_grid_is_every_combination() -> None:
         ({"select_by": "stong"}, ["'stong'", "did you mean 'strong'"]),
         ({"activation": "leaky-rely"}, ["'leaky-rely'", "did you mean 'leaky-relu'"]),
         ({"fit": {"schedule": "cosin"}}, ["schedule", "'cosin'"]),
+        ({"schema": "retrian"}, ["'retrian'", "did you mean 'retrain'"]),
+        ({"explainer": {"name": "smoothgrad"}}, ["[explainer]", "did you mean 'smooth-grad'"]),
+        ({"explainer": {"name": "smooth-grad", "sample": 3}}, ["mean 'samples'"]),
+        ({"explainer": {"of": "margn"}}, ["[explainer]", "'margn'"]),
+        ({"evaluation": {"attacks": ["er", "stong"]}}, ["'stong'", "did you mean 'strong'"]),
     ],
 )
 def test_a_misspelt_word_is_refused(changes: dict[str, Any], told: list[str]) -> None:
@@ -128,6 +157,19 @@ def test_a_misspelt_word_is_refused(changes: dict[str, Any], told: list[str]) ->
         ({"evaluation": {"er": 7}}, "[evaluation.er] of recipe 'tiny' must be a table"),
         ({"evaluation": {"er": {"radius": -1.0}}}, "a budget needs radius >= 0"),
         ({"evaluation": {"strong": {"sharpness": ["x"]}}}, "'sharpness' must be a list"),
+        ({"evaluation": {"attacks": []}}, "one or more attacks"),
+        ({"evaluation": {"attacks": ["er", "er"]}}, "each named once"),
+        ({"evaluation": {"gauge_free": 1}}, "'gauge_free' must be true or false, got 1"),
+        ({"evaluation": {"gauge_free": True, "attacks": ["er"]}}, "by the strong attack"),
+        ({"datasets": "adult"}, "'datasets' must be a list of which each is a text"),
+        ({"datasets": ["adult", "adult"]}, "names a data set twice"),
+        ({"retrain_epochs": 0}, "retrain_epochs >= 1"),
+        ({"least_ranking": 1.5}, "least_ranking in 0..1"),
+        ({"explainer": "grad"}, "[explainer] of recipe 'tiny' must be a table"),
+        ({"explainer": {"samples": 3}}, "the explainer 'grad' has no setting 'samples'"),
+        ({"explainer": {"one_hot": [1]}}, "the explainer 'grad' has no setting 'one_hot'"),
+        ({"explainer": {"name": "smooth-grad", "samples": "x"}}, "must be a whole number"),
+        ({"explainer": {"name": "smooth-grad", "samples": 0}}, "samples >= 1"),
         ({"methods": "vanilla"}, "[[methods]]"),
         ({"methods": ["vanilla"]}, "[[methods]]"),
         ({"methods": []}, "must list 'vanilla' first"),
@@ -139,6 +181,34 @@ def test_a_misspelt_word_is_refused(changes: dict[str, Any], told: list[str]) ->
 )
 def test_a_wrong_value_is_refused(changes: dict[str, Any], told: str) -> None:
     assert told in refusal(lambda: tiny(**changes))
+
+
+def another_network(**changes: Any) -> MethodEntry:
+    """A method that cannot go on from Vanilla's network."""
+    build = lambda *, k: Method(**changes)  # noqa: E731
+    return MethodEntry(build=build, label="Other", line="x")
+
+
+def test_a_method_with_another_network_cannot_go_on_from_vanillas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(METHODS, "other", another_network(prepare=lambda model: model))
+    monkeypatch.setitem(METHODS, "wide", replace(another_network(), model="structured"))
+    for name in ("other", "wide"):
+        methods = [{"name": "vanilla"}, {"name": name}]
+        assert tiny(methods=methods).methods[1].name == name
+        message = refusal(lambda methods=methods: tiny(methods=methods, schema="retrain"))
+        assert "Other trains another network than Vanilla's" in message
+
+
+def test_what_a_recipe_does_not_say_is_as_it_was() -> None:
+    recipe = tiny()
+    assert (recipe.datasets, recipe.schema) == ((), "scratch")
+    assert recipe.explainer.build() is gradient
+    assert EvaluationSettings().attacks == ("er", "mse", "strong", "applicant")
+    assert not EvaluationSettings().gauge_free
+    chosen = tiny(explainer={"name": "smooth-grad", "samples": 3, "variance": 1})
+    assert chosen.explainer.settings == {"samples": 3, "variance": 1}
 
 
 def test_a_recipe_without_its_line_is_refused() -> None:
@@ -181,6 +251,7 @@ def test_the_digest_changes_with_what_changes_a_row_only() -> None:
     same = [
         replace(recipe, seeds=9),
         replace(recipe, line="in other words"),
+        replace(recipe, datasets=("adult",)),
         tiny(methods=TINY["methods"][:1]),
         tiny(),
     ]
@@ -195,6 +266,10 @@ def test_the_digest_changes_with_what_changes_a_row_only() -> None:
         replace(recipe, fit=replace(recipe.fit, epochs=2)),
         replace(recipe, evaluation=replace(recipe.evaluation, k=5)),
         replace(recipe, evaluation=replace(recipe.evaluation, strong=strong)),
+        replace(recipe, evaluation=replace(recipe.evaluation, attacks=("er",))),
+        replace(recipe, schema="retrain"),
+        replace(recipe, explainer=ExplainerPlan(name="grad-x-input")),
+        replace(recipe, explainer=ExplainerPlan(settings={"of": "margin"})),
     ]
     digests = {each.digest for each in [recipe, *other]}
     assert len(digests) == len(other) + 1
@@ -284,21 +359,23 @@ class Interrupted(Exception):
     """Stands for whatever ends a run early."""
 
 
-@pytest.mark.parametrize("after", [1, 3, 4, 5])
+@pytest.mark.parametrize("after", [1, 2, 3, 4, 5])
 def test_an_interrupted_run_goes_on(
     after: int, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
+    done: list[Progress] = []
+
     def on_progress(progress: Progress) -> None:
+        done.append(progress)
         if progress.done == after:
             raise Interrupted
 
     with pytest.raises(Interrupted):
         run(compas(), tiny(), seeds=1, out=tmp_path, on_progress=on_progress)
-    measured = max(0, after - 3)
+    measured = sum(each.what.startswith("measured") for each in done)
     early = read_rows(tmp_path / "results.jsonl")
     assert len(early) == measured
     written = models(tmp_path)
-    assert len(written) == min(after, 3)
     seen: list[Progress] = []
     rows = run(compas(), tiny(), seeds=1, out=tmp_path, on_progress=seen.append)
     assert timeless(rows) == timeless(finished[1])
@@ -306,16 +383,21 @@ def test_an_interrupted_run_goes_on(
     assert read_rows(tmp_path / "results.jsonl")[:measured] == early
     assert models(tmp_path).items() >= written.items()
     assert sum(each.what.startswith("measured") for each in seen) == 3 - measured
+    if after < 5:
+        assert seen[-1].done == seen[-1].total == 5 - after
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_told_and_rows_come_before_further_models(tmp_path: Path) -> None:
     seen: list[Progress] = []
-    run(compas(), tiny(methods=TINY["methods"][:1]), seeds=1, out=tmp_path, on_progress=seen.append)
-    assert [(each.done, each.total) for each in seen] == [(1, 3), (2, 3), (3, 3)]
+    run(compas(), tiny(), seeds=1, out=tmp_path, on_progress=seen.append)
+    assert [(each.done, each.total) for each in seen] == [(done, 5) for done in range(6)]
     assert [each.what for each in seen] == [
+        "beginning",
         "trained Vanilla",
         "measured Linear (control)",
         "measured Vanilla",
+        "trained R2ET\\H",
+        "measured R2ET\\H",
     ]
 
 
@@ -330,19 +412,19 @@ def test_a_missing_row_is_measured_without_training(
     assert models(again) == written
 
 
-def test_a_deleted_model_is_trained_again(
+def test_the_whole_unit_of_a_deleted_model_is_trained_again(
     finished: tuple[Path, list[dict[str, Any]]], again: Path
 ) -> None:
     drop_rows(again, "r2et-noh")
     written = models(again)
-    lost = next(path for path in again.rglob("*.safetensors") if path.name.startswith("r2et-noh"))
-    before = lost.read_bytes()
-    lost.unlink()
+    unit = [path for path in again.rglob("*.safetensors") if path.name.startswith("r2et-noh")]
+    before = [path.read_bytes() for path in unit]
+    unit[0].unlink()
     rows = run(compas(), tiny(), seeds=1, out=again)
     assert timeless(rows) == timeless(finished[1])
-    assert lost.read_bytes() == before
+    assert [path.read_bytes() for path in unit] == before
     changed = {name for name, time in models(again).items() if written[name] != time}
-    assert changed == {str(lost.relative_to(again))}
+    assert changed == {str(path.relative_to(again)) for path in unit}
 
 
 def test_a_damaged_model_is_refused_with_its_path(again: Path) -> None:
@@ -371,7 +453,7 @@ def test_more_seeds_extend_a_run(finished: tuple[Path, list[dict[str, Any]]], ag
         *((1, method) for _, method in ROWS),
     ]
     assert rows[:3] == finished[1]
-    assert seen[-1].done == seen[-1].total == 6
+    assert seen[-1].done == seen[-1].total == 5
     assert models(again).items() >= written.items()
     assert len(models(again)) == 6
     assert rows[4]["measures"] != rows[1]["measures"]
@@ -405,16 +487,10 @@ def test_a_seed_without_an_able_model_says_so(tmp_path: Path) -> None:
     assert len(rows[2]["candidates"]) == 2
 
 
-def test_two_jobs_give_the_rows_of_one(
-    finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
-    rows = run(compas(), tiny(), seeds=1, out=tmp_path, jobs=2)
-    assert timeless(rows) == timeless(finished[1])
-    assert len(read_rows(tmp_path / "results.jsonl")) == 3
-
-
 def test_a_run_without_a_seed_or_a_folder_is_refused(tmp_path: Path) -> None:
     assert "at least one seed" in refusal(lambda: run(compas(), tiny(), seeds=0, out=tmp_path))
+    skipped = refusal(lambda: run(compas(), tiny(), seeds=2, skip=2, out=tmp_path))
+    assert "of 2 seeds at most 1 can be left out at the start, got 2" in skipped
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("in the way")
     seen: list[Progress] = []
@@ -436,3 +512,357 @@ def test_settings_for_one_data_set_replace_only_what_they_name(tmp_path: Path) -
     assert load_recipe(str(path), "adult").fit.epochs == 7
     other = load_recipe(str(path), "bank").fit
     assert (other.epochs, other.learning_rate) == (9, 0.5)
+
+
+# --- models -----------------------------------------------------------------------------------
+
+
+def marked(recipe: Recipe, dataset: Dataset | None = None) -> str:
+    return unit_print(dataset or compas(), recipe, recipe.methods[1])
+
+
+def test_a_model_is_told_apart_by_what_trains_and_judges_it_only() -> None:
+    recipe = tiny()
+    evaluation, fit = recipe.evaluation, recipe.fit
+    same = [
+        replace(recipe, name="other", line="x", seeds=4, gate=0.1, datasets=("adult",)),
+        replace(recipe, explainer=ExplainerPlan(name="grad-x-input")),
+        replace(recipe, fit=replace(fit, seed=3, checkpoint_every=1)),
+        replace(recipe, retrain_epochs=3, least_ranking=0.5),
+        replace(
+            recipe,
+            evaluation=replace(
+                evaluation,
+                attacks=("er",),
+                examples=7,
+                epsilons=(),
+                decisions=0,
+                strong=replace(evaluation.strong, rounds=3),
+            ),
+        ),
+    ]
+    assert {marked(each) for each in same} == {marked(recipe)}
+    retraining = replace(recipe, schema="retrain")
+    strong = replace(recipe, select_by="strong")
+    deeper = replace(evaluation, strong=replace(evaluation.strong, rounds=3))
+    other = [
+        retraining,
+        replace(retraining, gate=0.1),
+        replace(retraining, retrain_epochs=3),
+        replace(retraining, least_ranking=0.5),
+        strong,
+        replace(strong, evaluation=deeper),
+        replace(recipe, valid_examples=21),
+        replace(recipe, hidden=(5,)),
+        replace(recipe, activation="tanh"),
+        replace(recipe, least_steps=2),
+        replace(recipe, fit=replace(fit, epochs=2)),
+        replace(recipe, evaluation=replace(evaluation, k=5)),
+        replace(recipe, evaluation=replace(evaluation, er=replace(evaluation.er, steps=4))),
+        tiny(methods=[{"name": "vanilla"}, {"name": "r2et-noh", "thickness": [0.05]}]),
+        tiny(methods=[{"name": "vanilla"}, {"name": "r2et-mm-noh", "thickness": [0.05, 0.1]}]),
+    ]
+    assert len({marked(each) for each in [recipe, *other]}) == len(other) + 1
+    fewer = replace(compas(), x=compas().x[:290], y=compas().y[:290])
+    assert marked(recipe, fewer) != marked(recipe)
+
+
+def test_vanilla_is_the_same_model_whether_others_go_on_from_it_or_not() -> None:
+    (vanilla, _), both = tiny().methods, (tiny(), tiny(schema="retrain"))
+    assert len({unit_print(compas(), recipe, vanilla) for recipe in both}) == 1
+
+
+def test_another_explainer_is_measured_on_the_same_models(
+    finished: tuple[Path, list[dict[str, Any]]], again: Path
+) -> None:
+    written = models(again)
+    other = tiny(explainer={"name": "grad-x-input", "of": "margin"})
+    seen: list[Progress] = []
+    rows = run(compas(), replace(other, name="other"), seeds=1, out=again, on_progress=seen.append)
+    assert models(again) == written
+    assert [each.what.split()[0] for each in seen] == ["beginning", *["measured"] * 3]
+    for row, before in zip(rows, finished[1], strict=True):
+        assert row["key"] != before["key"]
+        assert row["explainer"] == {"name": "grad-x-input", "settings": {"of": "margin"}}
+        assert before["explainer"] == {"name": "grad", "settings": {}}
+        for name in ("candidates", "floor", "chosen", "valid"):
+            assert row[name] == before[name]
+        assert row["measures"]["clean AUC"] == before["measures"]["clean AUC"]
+    assert rows[1]["measures"]["saliency norm"] != finished[1][1]["measures"]["saliency norm"]
+
+
+def test_a_row_says_where_it_comes_from(finished: tuple[Path, list[dict[str, Any]]]) -> None:
+    for row in finished[1]:
+        assert row["recipe digest"] == tiny().digest
+        assert row["schema"] == "scratch"
+        assert row["k"] == 4
+        assert row["code"] == code_digest()
+        assert len(row["code"]) == 12
+        assert row["failures"] == []
+        assert row["seconds"] > 0
+    kept = json.loads((finished[0] / "recipes" / f"tiny-{tiny().digest}.json").read_text())
+    assert kept["fit"]["epochs"] == 1
+    assert json.loads((finished[0] / "recipe.json").read_text()) == kept
+
+
+def test_a_saved_model_is_built_again_as_it_was(finished: tuple[Path, Any]) -> None:
+    split = compas().split(0)
+    model, plan, epochs = fitted(split, tiny(), "vanilla", {})
+    (file,) = (finished[0] / "models").rglob("vanilla-*.safetensors")
+    loaded, header = training.load(file)
+    assert header["model"] == plan == network_plan(compas(), tiny(), "vanilla")
+    assert header["epochs"] == epochs == 1
+    assert (header["seed"], header["method"], header["data"]) == (0, "vanilla", compas().digest)
+    torch.testing.assert_close(loaded(split.test.x), model(split.test.x))
+
+
+def test_a_network_is_planned_from_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "wide", replace(another_network(), model="structured"))
+    assert network_plan(compas(), tiny(), "wide") == {
+        "name": "structured",
+        "inputs": 16,
+        "classes": 2,
+        "numeric": [9, 10, 11, 12, 13],
+        "one_hot": [[0, 1, 2], [3, 4, 5, 6]],
+    }
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_unit_of_every_method_gives_models_that_can_be_built_again(name: str) -> None:
+    entry, split = METHODS[name], compas().split(0)
+    grid = expand({entry.weights[0]: [0.01, 0.02]}) if entry.weights else ({},)
+    recipe = tiny(fit={"epochs": 1, "batch": 64})
+    work = Work(source=compas, data=compas().digest, recipe=recipe, seed=0, code=code_digest())
+    plan = MethodPlan(name=name, grid=grid)
+    outcomes = train_unit(work, plan, None)
+    assert [each.settings for each in outcomes] == list(grid)
+    assert [each.problem for each in outcomes] == [None] * len(grid)
+    for settings, outcome in zip(grid, outcomes, strict=True):
+        assert outcome.model is not None
+        assert outcome.candidate is not None
+        model = unpacked(outcome.model)
+        again, _, _ = fitted(split, recipe, name, settings)
+        torch.testing.assert_close(model(split.test.x), again(split.test.x), rtol=1e-3, atol=1e-4)
+        score = auc(model.double(), split.valid.x.double(), split.valid.y)
+        assert outcome.candidate.auc == pytest.approx(score, abs=1e-12)
+
+
+@pytest.mark.parametrize("hidden", [[4], [5, 3]])
+@pytest.mark.parametrize("rho", [0.5, 0.7, 2.0])
+def test_a_softplus_of_any_sharpness_is_one_of_sharpness_one(hidden: list[int], rho: float) -> None:
+    recipe, split = tiny(hidden=hidden), compas().split(0)
+    smooth = with_softplus(runs.network(split, network_plan(compas(), recipe, "sp")), rho).double()
+    plain = runs.plain_softplus(smooth)
+    x = 30 * split.valid.x.double()  # also where a softplus is a straight line
+    torch.testing.assert_close(plain(x), smooth(x), rtol=1e-12, atol=1e-12)
+    assert all(part.beta == 1 for part in plain.modules() if isinstance(part, nn.Softplus))
+    assert all(part.beta == rho for part in smooth.modules() if isinstance(part, nn.Softplus))
+
+
+def test_a_network_that_could_not_be_built_again_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def prepare(model: nn.Module) -> nn.Module:
+        return nn.Sequential(*list(model)[:1], nn.Tanh(), *list(model)[2:])  # type: ignore[call-overload]
+
+    monkeypatch.setitem(METHODS, "other", another_network(prepare=prepare))
+    recipe = tiny()
+    work = Work(source=compas, data=compas().digest, recipe=recipe, seed=0, code=code_digest())
+    plan = MethodPlan(name="other")
+    assert "cannot be built again" in refusal(lambda: train_unit(work, plan, None))
+
+
+# --- many at once -----------------------------------------------------------------------------
+
+GRID = expand({"thickness": [0.05, 0.1], "curvature": [0.0, 0.01], "gap": ["plain", "normalised"]})
+
+
+def test_settings_that_differ_in_weights_are_trained_together() -> None:
+    stacks = together(MethodPlan(name="r2et", grid=GRID), k=4)
+    assert sorted(place for places in stacks for place in places) == list(range(8))
+    assert len(stacks) == 4
+    for places in stacks:
+        alike = [GRID[place] for place in places]
+        assert len({each["gap"] for each in alike}) == 1
+        assert len({each["curvature"] > 0 for each in alike}) == 1  # zero leaves a penalty out
+        assert [each["thickness"] for each in alike] == [0.05, 0.1]
+
+
+@pytest.mark.parametrize("schema", ["scratch", "retrain"])
+def test_a_network_is_trained_together_with_others_as_alone(schema: str) -> None:
+    recipe, split = tiny(schema=schema, least_ranking=0.1, fit={"epochs": 2}), compas().split(0)
+    grid = expand({"thickness": [0.05, 0.2], "curvature": 0.05})
+    plan = MethodPlan(name="r2et", grid=grid)
+    start = None
+    if schema == "retrain":
+        work = Work(source=compas, data=compas().digest, recipe=recipe, seed=0, code=code_digest())
+        (start,) = train_unit(work, recipe.methods[0], None)
+    found = trained(split, recipe, plan, start)
+    assert len(found) == 2
+    assert not same_weights(found[0].model, found[1].model)
+    for settings, each in zip(grid, found, strict=True):
+        (lonely,) = trained(split, recipe, replace(plan, grid=(settings,)), start)
+        assert each.problem is None
+        assert len(each.history) == len(lonely.history) > 0
+        for name, weight in each.model.state_dict().items():
+            torch.testing.assert_close(weight, lonely.model.state_dict()[name], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("attack", ["er", "mse", "strong"])
+def test_a_model_is_judged_together_with_others_as_alone(
+    attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = load("compas").split(0)
+    recipe = tiny(select_by=attack, valid_examples=25, fit={"epochs": 3, "batch": 512})
+    models = [
+        fitted(split, recipe, "r2et-noh", {"thickness": weight})[0] for weight in (0.0, 0.1, 0.3)
+    ]
+    alone = [judged([model], split, recipe)[0] for model in models]
+    assert len(set(alone)) == 3
+    assert judged(models, split, recipe) == [pytest.approx(each, abs=1e-9) for each in alone]
+    # The same where an attack takes few rows at a time, which three networks do not divide.
+    monkeypatch.setattr(runs, "rows_at_once", lambda *_: 7)
+    assert judged(models, split, recipe) == [pytest.approx(each, abs=1e-9) for each in alone]
+    assert judged([], split, recipe) == []
+
+
+def test_no_more_rows_are_judged_than_an_attack_takes_at_once() -> None:
+    # So many starts, and the attack takes 32 rows at once: a batch that it split by itself would
+    # be cut between the networks of a stack.
+    split = load("compas").split(0)
+    effort = {"rounds": 1, "starts": 2000, "steps": 0, "points": 8, "moves": 2, "pairs": 1}
+    recipe = tiny(select_by="strong", valid_examples=40, evaluation={"k": 4, "strong": effort})
+    assert evaluation.rows_at_once("strong", recipe.evaluation, split.valid.x) == 32
+    models = [fitted(split, recipe, "vanilla", {})[0]] * 3
+    (alone,) = judged(models[:1], split, recipe)
+    assert judged(models, split, recipe) == [pytest.approx(alone, abs=1e-9)] * 3
+
+
+# --- settings without a model -----------------------------------------------------------------
+
+EXPLODING = [{"name": "vanilla"}, {"name": "r2et-noh", "thickness": [0.05, 1e39]}]
+
+
+def test_a_setting_that_diverges_is_a_failed_candidate(tmp_path: Path) -> None:
+    recipe = tiny(methods=EXPLODING)
+    rows = run(compas(), recipe, seeds=1, out=tmp_path)
+    last = rows[-1]
+    assert last["passed"]
+    assert last["chosen"] == {"thickness": 0.05}
+    assert [each["settings"] for each in last["candidates"]] == [{"thickness": 0.05}]
+    (failure,) = last["failures"]
+    assert failure["settings"] == {"thickness": 1e39}
+    assert "learning rate" in failure["problem"]
+    assert len(models(tmp_path)) == 2
+    # It is remembered as failed: its row alone is done again, nothing is trained.
+    drop_rows(tmp_path, "r2et-noh")
+    seen: list[Progress] = []
+    assert timeless(run(compas(), recipe, seeds=1, out=tmp_path, on_progress=seen.append)) == (
+        timeless(rows)
+    )
+    assert seen[-1].total == 1
+
+
+def test_a_method_whose_settings_all_diverge_fails_its_gate(tmp_path: Path) -> None:
+    methods = [{"name": "vanilla"}, {"name": "r2et-noh", "thickness": 1e39}]
+    row = run(compas(), tiny(methods=methods), seeds=1, out=tmp_path)[-1]
+    assert not row["passed"]
+    assert (row["candidates"], row["measures"], len(row["failures"])) == ([], {}, 1)
+
+
+@pytest.mark.parametrize("schema", ["scratch", "retrain"])
+def test_without_vanilla_there_is_nothing_to_keep(schema: str, tmp_path: Path) -> None:
+    # Other seeds and data sets go on: only the rows that hang on this model say so.
+    wild = tiny(fit={"epochs": 3, "learning_rate": 1e30}, schema=schema)
+    rows = run(compas(), wild, seeds=1, out=tmp_path)
+    assert [row["passed"] for row in rows] == [True, False, False]
+    assert [row["floor"] for row in rows] == [None] * 3
+    assert rows[0]["measures"]["strong precision@k"] == 1
+    assert "learning rate" in rows[1]["failures"][0]["problem"]
+    assert len(rows[2]["failures"]) == 2
+    if schema == "retrain":
+        assert rows[2]["failures"][0]["problem"].startswith("there is no Vanilla model to go on")
+    seen: list[Progress] = []
+    assert run(compas(), wild, seeds=1, out=tmp_path, on_progress=seen.append) == rows
+    assert seen == []
+
+
+# --- retraining -------------------------------------------------------------------------------
+
+
+def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -> None:
+    recipe = tiny(
+        schema="retrain", retrain_epochs=3, fit={"epochs": 5, "batch": 64}, least_ranking=0.6
+    )
+    rows = run(compas(), recipe, seeds=1, out=tmp_path)
+    assert all(row["schema"] == "retrain" for row in rows)
+    split = compas().split(0)
+    found = {path: training.load(path) for path in tmp_path.rglob("*.safetensors")}
+    vanilla = next(model for model, header in found.values() if header["method"] == "vanilla")
+    begun = fitted(split, recipe, "vanilla", {})[0]
+    assert same_weights(vanilla, begun)  # trained from scratch, for five epochs
+    retrained = [(model, header) for model, header in found.values() if model is not vanilla]
+    assert len(retrained) == 2
+    x = split.valid.x
+    labels = vanilla(x).argmax(-1)
+    before = gradient(vanilla, x, labels).detach()
+    for model, header in retrained:
+        assert header["schema"] == "retrain"
+        assert 1 <= header["epochs"] <= 3
+        assert not same_weights(model, vanilla)
+        after = gradient(model, x, labels).detach()
+        assert precision_at_k(before, after, 4).mean() >= 0.6
+        assert distance(model, vanilla) < distance(runs.network(split, header["model"]), vanilla)
+    assert rows[2]["candidates"] == [header["candidate"] for _, header in in_grid_order(retrained)]
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return sum(float((a - b).square().sum()) for a, b in pairs) ** 0.5
+
+
+def in_grid_order(found: list[Any]) -> list[Any]:
+    return sorted(found, key=lambda each: each[1]["candidate"]["settings"]["thickness"])
+
+
+def test_a_method_is_given_vanillas_ranking_only_if_it_ranks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: dict[str, list[bool]] = {"ranking": [], "plain": []}
+
+    def entry(name: str, ranks: bool) -> MethodEntry:
+        def build(*, k: int, reference: nn.Module | None = None) -> Method:
+            given[name].append(reference is not None)
+            return Method()
+
+        return MethodEntry(build=build, label=name, line="x", ranks=ranks)
+
+    for name, ranks in (("ranking", True), ("plain", False)):
+        monkeypatch.setitem(METHODS, name, entry(name, ranks))
+        monkeypatch.setitem(runs.LABELS, name, name)
+    methods = [{"name": "vanilla"}, {"name": "ranking"}, {"name": "plain"}]
+    run(compas(), tiny(schema="retrain", methods=methods), seeds=1, out=tmp_path)
+    assert given["ranking"][-1]
+    assert not any(given["plain"])
+
+
+def test_a_model_that_lost_vanillas_ranking_at_once_is_none(tmp_path: Path) -> None:
+    # Large steps on a trained network: the ranking of no example is kept exactly.
+    recipe = tiny(schema="retrain", least_ranking=1.0, fit={"epochs": 3, "batch": 16})
+    row = run(compas(), recipe, seeds=1, out=tmp_path)[-1]
+    assert not row["passed"]
+    assert row["measures"] == {}
+    assert [each["problem"] for each in row["failures"]] == [
+        "no epoch of retraining kept both Vanilla's explanations and its AUC."
+    ] * 2
+
+
+def test_digests_are_those_of_their_content() -> None:
+    assert data_digest(compas()) == compas().digest
+    assert unit_print(compas(), tiny(), MethodPlan(name="vanilla")) == unit_print(
+        compas(), tiny(), tiny().methods[0]
+    )

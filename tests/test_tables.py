@@ -9,16 +9,24 @@ from r2et.experiments.tables import (
     BEST,
     BEST_LABEL,
     CHANGED,
+    CHOSEN_LABEL,
     COLUMNS,
+    best_other,
     best_rows,
     best_variant,
     check_rows,
+    chosen_methods,
+    chosen_rows,
     comparisons,
+    contests,
     measures_of,
+    names_chosen,
     published,
     summarise,
     summary_of_best,
+    summary_of_chosen,
     table_rows,
+    why_missing,
 )
 from r2et.metrics import METRICS
 
@@ -28,6 +36,8 @@ LABELS = {
     "r2et": "R2ET",
     "r2et-noh": "R2ET\\H",
     "r2et-mm": "R2ET-mm",
+    "steadfast": "Steadfast",
+    "steadfast-quick": "Steadfast (quick)",
 }
 STRONG = "strong precision@k"
 
@@ -193,16 +203,78 @@ def test_the_best_variant_is_chosen_on_validation_data() -> None:
     assert summary.means[STRONG].value == pytest.approx(0.7)
 
 
-def test_the_first_of_equal_variants_is_chosen() -> None:
+def test_of_equal_variants_the_more_accurate_then_the_first_is_chosen() -> None:
     rows = [made_row("r2et-noh", 0, valid=0.7), made_row("r2et", 0, valid=0.7)]
-    assert best_variant(rows) == {0: "r2et-noh"}
+    assert best_variant(rows) == chosen_methods(rows) == {0: "r2et-noh"}
+    rows[1]["valid"]["auc"] += 0.01
+    assert best_variant(rows) == chosen_methods(rows) == {0: "r2et"}
+    rows[0]["valid"]["precision"] += 0.01
+    assert chosen_methods(rows) == {0: "r2et-noh"}, "P@k comes before the AUC"
+
+
+def rows_with_ours() -> list[dict[str, Any]]:
+    """Ours is chosen on seed 0, R2ET on seed 1, and on seed 2 only ours has a model."""
+    return [
+        made_row("vanilla", 0, 0.3, valid=0.99),
+        made_row("linear", 0, 1.0, valid=1.0),
+        made_row("r2et", 0, 0.5, valid=0.6),
+        made_row("steadfast", 0, 0.9, valid=0.8),
+        made_row("vanilla", 1, 0.3, valid=0.99),
+        made_row("r2et", 1, 0.6, valid=0.7),
+        made_row("steadfast", 1, 0.8, valid=0.6),
+        failed_row("r2et", 2),
+        made_row("steadfast", 2, 0.7, valid=0.5),
+    ]
+
+
+def test_a_run_chooses_among_r2et_and_ours() -> None:
+    rows = rows_with_ours()
+    assert chosen_methods(rows) == {0: "steadfast", 1: "r2et", 2: "steadfast"}
+    chosen = chosen_rows(rows)
+    assert [(row["method"], row["label"]) for row in chosen] == [(BEST, CHOSEN_LABEL)] * 3
+    assert [row["variant"] for row in chosen] == ["Steadfast", "R2ET", "Steadfast"]
+    summary = summary_of_chosen(rows)
+    assert summary is not None
+    assert (summary.seeds, summary.failed) == ((0, 1, 2), ())
+    assert summary.means[STRONG].value == pytest.approx((0.9 + 0.6 + 0.7) / 3)
+    (best,) = (each for each in comparisons(rows, STRONG) if each.method == BEST)
+    assert (best.label, best.count) == (CHOSEN_LABEL, 2)
+    assert best.difference == pytest.approx(0.45)
+    line = table_rows(rows)[-1]
+    assert (line["method"], line["label"]) == (BEST, CHOSEN_LABEL)
+    assert line["trained with"] == {"0": "Steadfast", "1": "R2ET", "2": "Steadfast"}
+    assert names_chosen(rows) == "Steadfast on seeds 0 and 2; R2ET on seed 1"
+    assert names_chosen(rows[:4]) == "Steadfast"
+    assert names_chosen(rows[:2]) == ""
+
+
+def test_ours_changes_nothing_in_the_tables_of_the_papers() -> None:
+    rows = rows_with_ours()
+    without = [row for row in rows if row["method"] != "steadfast"]
+    assert best_variant(rows) == best_variant(without) == {0: "r2et", 1: "r2et"}
+    assert best_rows(rows) == best_rows(without)
+    assert summary_of_best(rows) == summary_of_best(without)
+    assert best_other(rows) == {0: "vanilla", 1: "vanilla"}, "ours is no rival of the papers"
+    assert contests(rows, STRONG) == contests(without, STRONG)
+    assert {each.count for each in contests(rows, STRONG)} == {1, 2}
+
+
+def test_a_missing_model_is_put_down_to_its_cause() -> None:
+    rows = [failed_row("r2et", 0), failed_row("r2et", 1), failed_row("r2et", 2) | {"floor": None}]
+    assert why_missing(rows, []) == ""
+    assert why_missing(rows, [0, 1]) == "no model above the AUC floor on seeds 0 and 1"
+    assert why_missing(rows, [1, 2]) == (
+        "no model above the AUC floor on seed 1; "
+        "no AUC to keep on seed 2, as Vanilla could not be trained"
+    )
 
 
 def test_without_variants_there_is_no_best() -> None:
     rows = [made_row("vanilla", 0), made_row("linear", 0)]
     assert best_variant(rows) == {}
-    assert best_rows(rows) == []
+    assert best_rows(rows) == chosen_rows(rows) == []
     assert summary_of_best(rows) is None
+    assert summary_of_chosen(rows) is None
 
 
 def test_comparisons_pair_the_seeds_that_both_passed() -> None:

@@ -79,8 +79,12 @@ def differ(one: nn.Module, other: nn.Module) -> bool:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_separable_task_is_learnt(method: str) -> None:
+    start: nn.Module = network()
+    if METHODS[method].model == "structured":
+        d = rows(1).x.shape[1]
+        start = MODELS["structured"](d, numeric=[0], one_hot=[], generator=stream(0, "init"))
     model, history = fit(
-        network(),
+        start,
         rows(300),
         rows(100, seed=2),
         METHODS[method].build(k=2),

@@ -38,10 +38,29 @@ from r2et.experiments.laboratory import (
     example_rows,
     given_model,
 )
+from r2et.experiments.papers import Grid
 from r2et.experiments.recipes import load_recipe, recipe_names
-from r2et.experiments.runs import OnProgress, run
-from r2et.experiments.runs import Progress as Done
-from r2et.experiments.tables import COLUMNS, CONTROLS, Column, comparisons, table_rows
+from r2et.experiments.reproduce import reproduce
+from r2et.experiments.sweeps import BACKENDS, OnProgress, run, sweep
+from r2et.experiments.sweeps import Progress as Done
+from r2et.experiments.tables import (
+    CHOSEN_LABEL,
+    COLUMNS,
+    CONTROLS,
+    Column,
+    Row,
+    comparisons,
+    names_chosen,
+    table_rows,
+    why_missing,
+)
+from r2et.experiments.targets import (
+    TARGETS,
+    Target,
+    datasets_wanted,
+    grids_of,
+    targets_named,
+)
 from r2et.explainers import EXPLAINERS
 from r2et.files import read_rows, write_text
 from r2et.metrics import METRICS
@@ -50,6 +69,8 @@ from r2et.objectives import METHODS
 from r2et.ranking import check_k
 from r2et.report import write_report
 from r2et.report.figures import handlers_figure
+from r2et.report.paper_figures import pictures
+from r2et.report.results import keep_rows, kept_rows, write_page
 
 app = typer.Typer(
     add_completion=False,
@@ -98,6 +119,10 @@ def run_command(
         int | None,
         typer.Option(min=1, help="How many random splits; the recipe's own number unless given."),
     ] = None,
+    skip: Annotated[
+        int,
+        typer.Option(min=0, help="Leave out so many splits at the start, such as those tuned on."),
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -130,9 +155,9 @@ def run_command(
 ) -> None:
     """Train, attack, measure and report on one data set.
 
-    Trains a linear control, an ordinary network (Vanilla) and the R2ET family; chooses settings on
-    validation data; attacks each chosen model on test data; prints a table and writes one
-    self-contained report.html.
+    Trains a linear control, an ordinary network (Vanilla), the R2ET family and our own method;
+    chooses settings on validation data; attacks each chosen model on test data; prints a table and
+    writes one self-contained report.html.
 
     An interrupted run goes on where it was when the same command is given again.
 
@@ -148,23 +173,307 @@ def run_command(
     if k is not None:
         plan = dataclasses.replace(plan, evaluation=dataclasses.replace(plan.evaluation, k=k))
     check_k(plan.evaluation.k, dataset.n)
+    if missing := [name for name in ("er", "strong") if name not in plan.evaluation.attacks]:
+        raise ValueError(
+            f"the report of a run needs the attacks er and strong, but recipe {plan.name!r} leaves "
+            f"out {' and '.join(missing)}: name them, or use `r2et sweep`."
+        )
     folder = out or Path("runs") / f"{dataset.name}-{plan.name}"
-    processes = jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
-    write_text(folder / "recipe.json", json.dumps(dataclasses.asdict(plan), indent=1) + "\n")
+    with _going_on(), _bar(f"{dataset.name}, recipe {plan.name}") as show:
+        rows = run(
+            dataset,
+            plan,
+            seeds=seeds or plan.seeds,
+            skip=skip,
+            out=folder,
+            jobs=jobs or _processes(),
+            on_progress=show,
+        )
+    for row in rows:
+        if row["floor"] is None and row["failures"]:
+            raise ValueError(
+                f"the Vanilla network of seed {row['seed']} could not be trained, so that there is "
+                f"no AUC to keep: {row['failures'][0]['problem']}"
+            )
+    _show(rows, _report(rows, folder, folder, dataset.source), as_json)
+
+
+def _processes() -> int:
+    """How many processes side by side: one for each core, or one for a graphics card."""
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Ctrl-C ends with the command that goes on from there."""
     try:
-        with _bar(f"{dataset.name}, recipe {plan.name}") as show:
-            rows = run(
-                dataset,
-                plan,
-                seeds=seeds or plan.seeds,
-                out=folder,
-                jobs=processes,
+        yield
+    except KeyboardInterrupt:
+        again = shlex.join(["r2et", *sys.argv[1:]])
+        errors.print(
+            Text(f"r2et: stopped; what is finished is kept. To go on: {again}"), soft_wrap=True
+        )
+        raise typer.Exit(130) from None
+
+
+@app.command("sweep", rich_help_panel="Commands")
+def sweep_command(
+    recipe: Annotated[
+        str,
+        typer.Argument(help="The path of a TOML file, or the name of a recipe; it names its data."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for results.jsonl and models; runs/sweep-RECIPE unless given. What it "
+            "holds already is not done again."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many random splits; the recipe's own number unless given."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Some of the recipe's data sets, such as adult,bank.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes side by side; one for each core unless given."),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(help="joblib (processes of this machine) or dask (a cluster).")
+    ] = BACKENDS[0],
+    address: Annotated[
+        str | None, typer.Option(help="For dask: where the scheduler is, tcp://HOST:PORT.")
+    ] = None,
+) -> None:
+    """Train, attack and measure over all data sets, seeds and methods of a recipe.
+
+    Every row is on disk as soon as it is measured. An interrupted sweep, however it was ended, goes
+    on where it was when the same command is given again.
+
+    For example:
+
+        r2et sweep paper --only adult,bank --jobs 8
+
+        r2et sweep mine.toml --backend dask --address tcp://10.0.0.1:8786
+    """
+    if address is not None and backend != "dask":
+        raise ValueError("--address is that of a dask scheduler: add --backend dask.")
+    name = Path(recipe).stem if recipe.endswith(".toml") else recipe
+    folder = out or Path("runs") / f"sweep-{name}"
+    with _going_on(), _bar(f"recipe {name}") as show:
+        rows = sweep(
+            recipe,
+            folder,
+            backend=backend,
+            address=address,
+            jobs=jobs or _processes(),
+            seeds=seeds,
+            only=None if only is None else [each.strip() for each in only.split(",")],
+            on_progress=show,
+        )
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    failed = [row for row in rows if not row["passed"]]
+    for row in failed:
+        floor = row["floor"]
+        why = (
+            "Vanilla could not be trained" if floor is None else f"none kept an AUC of {floor:.4f}"
+        )
+        console.print(f"{row['dataset']}, seed {row['seed']}: no model of {row['label']}, {why}.")
+    console.print(
+        f"{_count(len(rows), 'row')}, of which {len(failed) or 'none'} failed the gate: "
+        f"{folder / 'results.jsonl'}"
+    )
+
+
+@app.command("reproduce", rich_help_panel="Commands")
+def reproduce_command(
+    target: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(TARGETS)}, or all.", metavar="TARGET")
+    ],
+    only: Annotated[
+        str | None, typer.Option(help="Some of the data sets, such as adult,bank.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many random splits; the recipes' own number unless given."),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for rows, models and figures; what it holds is not done again."),
+    ] = Path("runs/reproduce"),
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes side by side; one for each core unless given."),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(help="joblib (processes of this machine) or dask (a cluster).")
+    ] = BACKENDS[0],
+    address: Annotated[
+        str | None, typer.Option(help="For dask: where the scheduler is, tcp://HOST:PORT.")
+    ] = None,
+    rows_from: Annotated[
+        Path | None,
+        typer.Option("--rows", help="Take the rows of this folder and run nothing."),
+    ] = None,
+    docs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a page of all targets, such as docs/results.md; the rows it is made "
+            "of are kept in a folder of its name."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print plain values as JSON on standard output only.")
+    ] = False,
+) -> None:
+    """Make a table or figure of the papers, the published number beside ours.
+
+    Runs whatever is missing, then prints mean and standard deviation over random splits, splits on
+    which a method failed, what would expose a number as hollow, and paired tests. A second call
+    finds everything done.
+
+    For example:
+
+        r2et reproduce table-1 --only adult --seeds 3
+
+        r2et reproduce figure-7
+
+        r2et reproduce all --jobs 8 --docs docs/results.md
+    """
+    targets = targets_named(target)
+    names = None if only is None else [each.strip() for each in only.split(",")]
+    for each in targets:
+        datasets_wanted(each, names)
+    if address is not None and backend != "dask":
+        raise ValueError("--address is that of a dask scheduler: add --backend dask.")
+    _check_place(docs)
+    if rows_from is not None:
+        rows = kept_rows(rows_from)
+        if not rows and docs is None:
+            raise ValueError(f"{rows_from} holds no rows in files *.jsonl: name another folder.")
+    else:
+        with _going_on(), _bar(target) as show:
+            rows = reproduce(
+                targets,
+                out,
+                seeds=seeds,
+                only=names,
+                jobs=jobs or _processes(),
+                backend=backend,
+                address=address,
                 on_progress=show,
             )
-    except KeyboardInterrupt:
-        errors.print("r2et: stopped; the same command goes on from here.", soft_wrap=True)
-        raise typer.Exit(130) from None
-    _show(rows, _report(rows, folder, folder, dataset.source), as_json)
+    if docs is not None:
+        keep_rows(rows, docs.with_suffix(""))
+        write_page(kept_rows(docs.with_suffix("")), docs)
+    _show_targets(targets, rows, names, out if rows_from is None else None, docs, as_json)
+
+
+def _show_targets(
+    targets: Sequence[Target],
+    rows: Sequence[Row],
+    only: Sequence[str] | None,
+    out: Path | None,
+    docs: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the targets as JSON and nothing else, or as tables; figures are written beside rows."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 220
+    told = []
+    for target in targets:
+        grids = grids_of(target, rows, only)
+        drawn = {
+            (out / f"{name}.svg"): svg
+            for name, svg in (pictures(target, rows).items() if grids else ())
+            if out is not None
+        }
+        paths = [str(write_text(path, svg)) for path, svg in drawn.items()]
+        told.append(
+            {
+                "target": target.name,
+                "line": target.line,
+                "tables": [
+                    {"title": grid.title, "settings": grid.settings, "values": grid.values}
+                    for grid in grids
+                ],
+                "figures": paths,
+            }
+        )
+        if as_json:
+            continue
+        console.print(f"{target.title}: {target.line}", style="bold")
+        if not grids:
+            console.print(f"There are no rows of it: `r2et reproduce {target.name}` makes them.")
+        for grid in grids:
+            for setting in grid.settings:
+                console.print(f"{grid.title}: {setting}", soft_wrap=True)
+            for table in _grid_tables(grid, console):
+                console.print(table)
+            for note in (*grid.notes, *([grid.legend] if grid.legend else [])):
+                console.print(note, soft_wrap=True)
+            for table in [] if grid.below is None else _grid_tables(grid.below, console):
+                console.print(table)
+            console.print()
+        for path in paths:
+            console.print(f"The figure: {path}", soft_wrap=True)
+    if as_json:
+        print(json.dumps(told, indent=1, allow_nan=False))
+    elif docs is not None:
+        console.print(f"The page: {docs}", soft_wrap=True)
+
+
+def _grid_tables(grid: Grid, console: Console) -> list[Table]:
+    """A grid as one table, or as several where its columns do not fit side by side.
+
+    The controls are the first to move, then whatever is still too wide; all begin with the methods.
+    """
+    rest = list(range(1, len(grid.headings)))
+    parts = [rest]
+    if grid.controls is not None and _width(grid, rest) > console.width:
+        parts = [rest[: grid.controls - 1], rest[grid.controls - 1 :]]
+    tables: list[list[int]] = []
+    for part in parts:
+        tables.append([])
+        for number in part:
+            if tables[-1] and _width(grid, [*tables[-1], number]) > console.width:
+                tables.append([])
+            tables[-1].append(number)
+    return [_grid_table(grid, columns, console.width, at == 0) for at, columns in enumerate(tables)]
+
+
+def _width(grid: Grid, columns: Sequence[int]) -> int:
+    """How many characters the columns need beside the first one."""
+    return 1 + sum(_column_width(grid, number) + 3 for number in (0, *columns))
+
+
+def _column_width(grid: Grid, number: int) -> int:
+    words = grid.headings[number].split()
+    return max(map(len, [*words, *(line[number] for line in grid.lines)]), default=0)
+
+
+def _grid_table(grid: Grid, columns: Sequence[int], width: int, first: bool) -> Table:
+    title = grid.title if first and not grid.settings else None
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    whole = sum(len(grid.headings[number]) for number in columns) + 3 * len(columns)
+    narrow = whole + _width(grid, []) > width
+    for number in (0, *columns):
+        table.add_column(
+            Text(grid.headings[number]),
+            justify="right" if number else "left",
+            width=_column_width(grid, number) if narrow else None,
+            min_width=_column_width(grid, number),
+        )
+    for at, line in enumerate(grid.lines):
+        cells = [
+            Text(line[number], "bold" if (at, number) in grid.strong else "")
+            for number in (0, *columns)
+        ]
+        table.add_row(*cells)
+    return table
 
 
 @app.command("attack", rich_help_panel="Commands")
@@ -614,7 +923,7 @@ def _show(rows: Sequence[dict[str, Any]], page: Path, as_json: bool) -> None:
 
 @contextmanager
 def _bar(title: str) -> Iterator[OnProgress]:
-    """A progress bar on standard error, and the function that moves it."""
+    """The function that moves a progress bar on standard error, there from its first call on."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -622,18 +931,23 @@ def _bar(title: str) -> Iterator[OnProgress]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=errors) as progress:
-        task = progress.add_task(f"{title}: preparing", total=None)
+    progress = Progress(*columns, console=errors)
+    task = progress.add_task(title, total=None)
 
-        def show(done: Done) -> None:
-            progress.update(
-                task,
-                completed=done.done,
-                total=done.total,
-                description=f"{title}: {done.what:<26}",
-            )
+    def show(done: Done) -> None:
+        progress.start()
+        progress.update(
+            task,
+            completed=done.done,
+            total=done.total,
+            description=f"{title}: {done.what:<26}",
+        )
 
+    try:
         yield show
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
@@ -650,10 +964,11 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     console.print(_table(f"{told}, top {k}{spread}", lines, measured, published=True))
     controls = [column for column in COLUMNS if column.group == CONTROLS]
     console.print(_table(f"{CONTROLS}:", lines, controls, published=False))
+    if chosen := names_chosen(rows):
+        console.print(Text(f"{CHOSEN_LABEL}: {chosen}."))
     for line in lines:
         if line["failed"]:
-            failed = ", ".join(map(str, line["failed"]))
-            console.print(Text(f"{line['label']}: no model kept the AUC on seed {failed}."))
+            console.print(Text(f"{line['label']}: {why_missing(rows, line['failed'])}."))
     for measure, name in (("er precision@k", "ERAttack"), ("strong precision@k", "strong attack")):
         console.print(f"P@{k} under the {name} minus Vanilla's, paired over seeds:", style="bold")
         for each in comparisons(rows, measure):
@@ -676,7 +991,7 @@ def _table(
     for line in lines:
         cells = [_cell(line["measures"].get(column.key), column) for column in columns]
         if not line["seeds"]:
-            cells = ["no model kept the AUC", *[""] * (len(columns) - 1)]
+            cells = ["no model", *[""] * (len(columns) - 1)]
         if beside:
             value = line["published"].get("er")
             cells.append("" if value is None else f"{value:.1f}")

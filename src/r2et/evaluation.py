@@ -1,6 +1,7 @@
 """Evaluation: everything that is measured on a trained model, as one row of results."""
 
 import copy
+import inspect
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -32,18 +33,23 @@ from r2et.attacks import (
     what_it_buys,
 )
 from r2et.attacks.diagnosis import alarms, last_doubling
+from r2et.attacks.single import ROWS_AT_ONCE as WALKED_AT_ONCE
+from r2et.attacks.strong import NUMBERS_AT_ONCE as STRONG_AT_ONCE
 from r2et.data import Split
 from r2et.explainers import Explainer, gradient, log_odds, predicted, slope
 from r2et.metrics import METRICS, Case
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.statistics import auc, correlation, mean_with_interval
-from r2et.metrics.thickness import gaussian, thickness
+from r2et.metrics.thickness import explained, gaussian, thickness
+from r2et.naming import nearest
 from r2et.randomness import stream
 from r2et.ranking import distinct_sets, order
 
 EVALUATED = ("er", "mse", "strong")
+APPLICANT = "applicant"
 PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
 PER_MODEL = ("dffot", "comp", "suff", "hessian norm", "saliency norm", "tie")
+CORRELATED = ("gaussian thickness", "least gaussian thickness", "hessian norm")
 SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
 SCATTERED = 400  # dots of a scatter plot
 
@@ -52,13 +58,17 @@ SCATTERED = 400  # dots of a scatter plot
 class EvaluationSettings:
     """What is attacked and how hard.
 
+    `attacks` are those run, of EVALUATED and "applicant", changes that a person could make.
     `examples` of the test part are attacked, the first ones after the split's shuffle; `decisions`
     of them are told in full, changed as a person could for `decision_radius`. `small_radius` is
     where flippable predictions are counted; `epsilons` are the radii of the curve, besides that of
-    `er`.
+    `er`. `gauge_free` has the strong attack also aimed at the explanation without the directions
+    in which one-hot columns cannot vary.
     """
 
     k: int = 8
+    attacks: tuple[str, ...] = (*EVALUATED, APPLICANT)
+    gauge_free: bool = False
     examples: int = 300
     decisions: int = 6
     decision_radius: float = 1.0
@@ -78,6 +88,16 @@ class EvaluationSettings:
         radii = (self.decision_radius, self.small_radius, *self.epsilons)
         if not all(0 < radius < math.inf for radius in radii):
             raise ValueError(f"the radii of an evaluation must be positive, got {radii}.")
+        known = (*EVALUATED, APPLICANT)
+        for name in self.attacks:
+            if name not in known:
+                raise ValueError(f"an evaluation has no attack {name!r}: {nearest(name, known)}")
+        if not self.attacks or len(set(self.attacks)) < len(self.attacks):
+            raise ValueError(
+                f"an evaluation needs one or more attacks, each named once, got {self.attacks}."
+            )
+        if self.gauge_free and "strong" not in self.attacks:
+            raise ValueError("an evaluation is gauge_free by the strong attack: name it, too.")
 
 
 def evaluate(
@@ -101,16 +121,25 @@ def evaluate(
     x, truth = whole[: settings.examples], labels[: settings.examples]
     y = predicted(model, x)
 
-    er, mse = (
-        build_attack(name, settings, explain=explain, seed=seed)(model, x, y)
+    walks: dict[str, Attacked] = {
+        name: build_attack(name, settings, explain=explain, seed=seed)(model, x, y)
         for name in ("er", "mse")
-    )
-    curve = strong_curve(model, x, y, settings, explain=explain, others=(er, mse), seed=seed)
-    person = applicant(split, rules, settings.decision_radius)
-    changed = build_attack(
-        "strong", settings, explain=explain, threat=person, radius=person.radius, seed=seed
-    )(model, x, y)
-    attacks = {"er": er.x, "mse": mse.x, "strong": curve.x[-1], "applicant": changed.x}
+        if name in settings.attacks
+    }
+    attacks = {name: walk.x for name, walk in walks.items()}
+    curve, decisions, buys = None, [], []
+    if "strong" in settings.attacks:
+        others = list(walks.values())
+        curve = strong_curve(model, x, y, settings, explain=explain, others=others, seed=seed)
+        attacks["strong"] = curve.x[-1]
+    if APPLICANT in settings.attacks:
+        person = applicant(split, rules, settings.decision_radius)
+        changed = build_attack(
+            "strong", settings, explain=explain, threat=person, radius=person.radius, seed=seed
+        )(model, x, y)
+        attacks[APPLICANT] = changed.x
+        decisions = told_decisions(model, split, y, changed, person, settings)
+        buys = what_it_buys(person)
 
     values: dict[str, Tensor] = {}
     for name, attacked in attacks.items():
@@ -119,12 +148,15 @@ def evaluate(
             values[f"{name} {metric}"] = METRICS[metric].measure(case)
     for metric in PER_MODEL:
         values[metric] = METRICS[metric].measure(case)
+    if settings.gauge_free:
+        aimed = build_attack("strong", settings, explain=_gauge_free(explain, split), seed=seed)
+        values[f"strong gauge-free {PER_ATTACK[0]}"] = aimed(model, x, y).precision
     flippable = flip_attack(radius=settings.small_radius)(model, x, y)
     values["flippable"] = flippable.double()
     with torch.no_grad():
         margins = slope(model, x, y, "margin")
     values["null share"] = null_share(margins, split.dataset.one_hot)
-    values["gaussian thickness"] = thickness(
+    around = thickness(
         model,
         x,
         y,
@@ -135,28 +167,31 @@ def evaluate(
         samples=8,
         points=8,
         generator=stream(seed, "gaussian thickness"),
-    ).value
-    before = er.before
+    )
+    values["gaussian thickness"] = around.value
+    values["least gaussian thickness"] = around.minimum
+    before = explained(model, explain, x, y)
     measures = {name: float(each.double().mean()) for name, each in values.items()}
     measures["clean AUC"] = auc(model, whole, labels)
     measures["distinct sets"] = float(distinct_sets(before, settings.k))
-    doubling = last_doubling(curve.attacks[-1])
+    doubling = None if curve is None else last_doubling(curve.attacks[-1])
     if doubling is not None:
         measures["last doubling"] = doubling.change
     if len(truth.unique()) > 1:  # of a rare class the attacked examples may show none
         for name, attacked in attacks.items():
             measures[f"{name} attacked AUC"] = auc(model, attacked, truth)
+    series: dict[str, Any] = {"profile": profile_of(before)}
+    if curve is not None:
+        series["curve"] = curve_of(walks.get("er"), curve, settings)
+    if "er" in walks:
+        series["scatter"] = scatter_of(walks["er"], values)
     return {
         "measures": measures,
         "intervals": {name: _interval(each) for name, each in values.items()},
-        "series": {
-            "curve": curve_of(er, curve, settings),
-            "profile": profile_of(before),
-            "scatter": scatter_of(er, values),
-        },
-        "decisions": told_decisions(model, split, y, changed, person, settings),
-        "change buys": what_it_buys(person),
-        "alarms": alarms(model, x, y, curve, settings.k),
+        "series": series,
+        "decisions": decisions,
+        "change buys": buys,
+        "alarms": [] if curve is None else alarms(model, x, y, curve, settings.k),
         "examples": len(x),
         "features": before.shape[-1],
         "k": settings.k,
@@ -167,6 +202,16 @@ def evaluate(
         },
         "seconds": round(time.perf_counter() - started, 2),
     }
+
+
+def _gauge_free(explain: Explainer, split: Split) -> Explainer:
+    """The same explainer without directions in which the one-hot columns cannot vary."""
+    if "one_hot" not in inspect.signature(explain).parameters:
+        raise ValueError(
+            "a gauge-free explanation takes an explainer with the choice `one_hot`: give one of "
+            "EXPLAINERS, or leave out gauge_free."
+        )
+    return partial(explain, one_hot=split.dataset.one_hot)  # type: ignore[call-arg]
 
 
 def build_attack(
@@ -199,6 +244,14 @@ def build_attack(
         threat=threat,
         record_every=settings.record_every,
     )
+
+
+def rows_at_once(name: str, settings: EvaluationSettings, x: Tensor) -> int:
+    """How many rows such as x one of the attacks EVALUATED takes without splitting them."""
+    if name != "strong":
+        return WALKED_AT_ONCE
+    numbers = max(settings.strong.starts, 1) * max(x[:1].numel(), 1)
+    return max(1, STRONG_AT_ONCE // numbers)
 
 
 def strong_curve(
@@ -248,24 +301,28 @@ def _interval(values: Tensor) -> list[float]:
     return [mean.low, mean.high]
 
 
-def curve_of(er: Attacked, strong: Curve, settings: EvaluationSettings) -> dict[str, list[float]]:
-    """Mean P@k against the radius: under the strong attack, and along ERAttack's walk.
+def curve_of(
+    er: Attacked | None, strong: Curve, settings: EvaluationSettings
+) -> dict[str, list[float]]:
+    """Mean P@k against the radius: under the strong attack, and along ERAttack's walk if it ran.
 
     With the share of examples whose smallest breaking radius is within it.
     """
+    epsilons = strong.epsilons.tolist()
+    found = {
+        "epsilon": [0.0, *epsilons],
+        "strong": [1.0, *strong.precision.mean(1).tolist()],
+        "broken": [0.0, *((strong.precision < 1).double().mean(1).tolist())],
+    }
+    if er is None:
+        return found
     walk = er.history.mean(1)
     steps = er.steps.to(walk.device).double()
-    epsilons = strong.epsilons.tolist()
 
     def reached(radius: float) -> float:
         return float(walk[steps * settings.er.step <= radius * (1 + 1e-9)][-1])
 
-    return {
-        "epsilon": [0.0, *epsilons],
-        "strong": [1.0, *strong.precision.mean(1).tolist()],
-        "broken": [0.0, *((strong.precision < 1).double().mean(1).tolist())],
-        "er": [1.0, *(reached(each) for each in epsilons)],
-    }
+    return found | {"er": [1.0, *(reached(each) for each in epsilons)]}
 
 
 def profile_of(before: Tensor) -> dict[str, list[float]]:
@@ -280,20 +337,23 @@ def profile_of(before: Tensor) -> dict[str, list[float]]:
 
 
 def scatter_of(er: Attacked, values: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Thickness and Hessian norm against the steps ERAttack needs for its first flip."""
+    """Thickness and Hessian norm against the steps ERAttack needs for its first flip.
+
+    Each with its Spearman ("correlation") and Pearson correlation with that manipulation epoch.
+    """
     flip = er.first_flip.double()
     last = int(er.steps[-1])
     measured = {
         "thickness": values["er thickness"],
-        "gaussian thickness": values["gaussian thickness"],
-        "hessian norm": values["hessian norm"],
+        **{name: values[name] for name in CORRELATED},
     }
     return {
         "first flip": er.first_flip[:SCATTERED].tolist(),
-        "thickness": _short(measured["thickness"][:SCATTERED]),
+        **{name: _short(each[:SCATTERED]) for name, each in measured.items()},
         "never flipped": float((er.first_flip > last).double().mean()),
         "last step": last,
         "correlation": {name: correlation(each, flip) for name, each in measured.items()},
+        "pearson": {name: correlation(each, flip, "pearson") for name, each in measured.items()},
     }
 
 

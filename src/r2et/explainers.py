@@ -4,10 +4,8 @@ Every explainer can be differentiated by its input and by the model's weights, t
 in a batch exactly as alone, and changes nothing of the caller's model or tensors.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from operator import index
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,16 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.derivatives import frozen_statistics, gradient_of
+from r2et.gauge import OneHot, gauge_free
 from r2et.randomness import noise_like, stream
 
 Quantity = Literal["probability", "logit", "margin"]
 Form = Literal["absolute", "signed", "normalised"]
 Function = Callable[[Tensor], Tensor]
 Explainer = Callable[[nn.Module, Tensor, Tensor], Tensor]
-OneHot = Sequence[Sequence[int]]
 
 ROWS_AT_ONCE = 65_536
-NARROW = 128
 
 
 def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
@@ -147,74 +144,6 @@ def shaped(scores: Tensor, form: Form, groups: Sequence[int] | None) -> Tensor:
         # An explanation of nothing but zeros stays so; it is counted as a tie, not divided by zero.
         flat = torch.where(total > 0, flat / torch.where(total > 0, total, 1.0), flat)
     return flat
-
-
-def gauge_free(slope: Tensor, one_hot: OneHot | None) -> Tensor:
-    """The slope without its parts in directions in which the data cannot vary: like slope.
-
-    The columns of a one-hot group sum to 1 on every real input. c (sum - 1) added to a logit thus
-    changes no prediction there, yet adds c to the slopes of the whole group: only their differences
-    from the group's mean, returned here, mean anything. `one_hot` holds the column numbers of each
-    group, in the flattened example; all other columns are returned as they are. The two slopes of
-    a group of two are opposite numbers: absolute scores of such a group tie, up to `NARROW` columns
-    exactly and beyond to rounding.
-
-    >>> gauge_free(torch.tensor([[5.0, 3.0, 1.0]]), [(0, 1)])
-    tensor([[ 1., -1.,  1.]])
-    """
-    if not one_hot:
-        return slope
-    groups = tuple(tuple(map(index, group)) for group in one_hot)
-    flat = slope.flatten(1)
-    d = flat.shape[1]
-    # One product is the cheapest by far, but its matrix grows with the square of d.
-    if d <= NARROW:
-        return (flat @ _projection(groups, d, flat.dtype, flat.device)).view_as(slope)
-    return _centred(flat, groups).view_as(slope)
-
-
-@lru_cache(maxsize=32)
-def _projection(
-    groups: tuple[tuple[int, ...], ...], d: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """P = I - sum over groups of 11'/m, m columns in the group: (d, d)."""
-    # It outlives this call: made in inference mode, it could serve no derivative afterwards.
-    with torch.inference_mode(False):
-        return _centred(torch.eye(d, dtype=dtype, device=device), groups)
-
-
-def _centred(flat: Tensor, groups: tuple[tuple[int, ...], ...]) -> Tensor:
-    """Each column minus the mean of its group, where it has one: (B, d)."""
-    _check_groups(groups, flat.shape[1])
-    # Columns without a group share group 0, whose mean is zero by its size.
-    group_of, sizes = [0] * flat.shape[1], [torch.inf]
-    for number, group in enumerate(groups, start=1):
-        sizes.append(len(group))
-        for column in group:
-            group_of[column] = number
-    numbers = torch.tensor(group_of, device=flat.device).expand_as(flat)
-    totals = flat.new_zeros(len(flat), len(sizes)).scatter_add(1, numbers, flat)
-    means = totals / flat.new_tensor(sizes)
-    return flat - means.gather(1, numbers)
-
-
-def _check_groups(groups: tuple[tuple[int, ...], ...], d: int) -> None:
-    """Refuse one-hot groups that are not disjoint sets of the d columns."""
-    columns = [column for group in groups for column in group]
-    if not all(groups):
-        raise ValueError(
-            f"each one-hot group must name its columns, but group {groups.index(())} is empty: "
-            "leave it out."
-        )
-    if not 0 <= min(columns) <= max(columns) < d:
-        raise ValueError(
-            f"one-hot groups must name columns 0..{d - 1}, got {min(columns)}..{max(columns)}."
-        )
-    column, times = Counter(columns).most_common(1)[0]
-    if times > 1:
-        raise ValueError(
-            f"a column belongs to one one-hot group, but column {column} is named {times} times."
-        )
 
 
 class _Recomputed(torch.autograd.Function):

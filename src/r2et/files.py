@@ -1,12 +1,18 @@
-"""Files that are never half written."""
+"""Files that are never half written, in folders that one process at a time writes to."""
 
 import json
 import os
+import re
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
+
+ASIDE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
 def write_aside(path: Path, write: Callable[[Path], None]) -> Path:
@@ -16,6 +22,7 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.touch()
         write(aside)
+        _reach_the_disk(aside)
         os.replace(aside, path)
     except OSError as problem:
         raise _refusal(path, problem) from problem
@@ -23,6 +30,50 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> Path:
         with suppress(OSError):
             aside.unlink()
     return path
+
+
+def _reach_the_disk(path: Path) -> None:
+    # A rename may outrun the content: after a power cut the file would be there, and empty.
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def clear_aside(folder: Path) -> None:
+    """Remove what killed processes left half written directly in a folder."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if ASIDE.fullmatch(path.name):
+            with suppress(OSError):
+                path.unlink()
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process alone, refused while another one holds it.
+
+    The hold ends with the process, however that ends.
+    """
+    holder = folder / ".holder"
+    lock = FileLock(folder / ".lock", timeout=0, thread_local=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as problem:
+        with suppress(OSError):
+            raise ValueError(_in_use(folder, holder.read_text(encoding="utf-8"))) from problem
+        raise ValueError(_in_use(folder, "another process")) from problem
+    except OSError as problem:
+        raise _refusal(folder, problem) from problem
+    try:
+        write_text(holder, f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        with suppress(OSError):
+            holder.unlink()
+        lock.release()
+
+
+def _in_use(folder: Path, who: str) -> str:
+    return f"{folder} is in use by {who}: wait for it to end, or choose another folder."
 
 
 def _refusal(path: Path, problem: OSError) -> ValueError:

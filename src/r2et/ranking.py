@@ -36,8 +36,7 @@ def lead_weights(reference: Tensor, k: int) -> Tensor:
     """
     n = reference.shape[-1]
     check_k(k, n)
-    rest = torch.full_like(reference, -1 / (n - k))
-    return rest.scatter(-1, order(reference)[..., :k], 1 / k)
+    return torch.full_like(reference, -1 / (n - k)).masked_fill_(top_k_mask(reference, k), 1 / k)
 
 
 def facing_weights(reference: Tensor, k: int, pairs: int | None = None) -> Tensor:
@@ -70,6 +69,11 @@ def facing_lead(saliency: Tensor, reference: Tensor, k: int, pairs: int | None =
 def top_k_mask(saliency: Tensor, k: int) -> Tensor:
     """Which features are among the k most salient, ties by feature number: (B, n) booleans."""
     check_k(k, saliency.shape[-1])
+    # To know the k-th value takes less than to sort; only where others equal it, or where values
+    # are no numbers, does it take the order to tell which are in.
+    top = saliency >= saliency.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    if bool((top.sum(-1) == k).all()):
+        return top
     mask = torch.zeros_like(saliency, dtype=torch.bool)
     return mask.scatter(-1, order(saliency)[..., :k], True)
 

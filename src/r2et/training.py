@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,15 +104,11 @@ def fit(
     if checkpoint is not None and checkpoint.exists():
         history, kept = _restore(checkpoint, network, optimizer, method, settings)
     for epoch in range(len(history), settings.epochs):
-        if _finished(history, settings):
+        if finished(history, settings):
             break
         with _own_randomness(fabric, settings.seed, epoch):
             parts = _train_epoch(fabric, wrapped, optimizer, x, y, epoch, settings)
-        if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
-            raise ValueError(
-                f"training diverged in epoch {epoch + 1}: the weights are no longer finite; lower "
-                "the learning rate or the penalty weights."
-            )
+        check_weights(network.parameters(), epoch)
         record = EpochRecord(
             epoch=epoch,
             parts=parts,
@@ -120,11 +116,11 @@ def fit(
         )
         if accept is not None and not accept(network):
             break
-        if settings.patience is None or record.valid_auc > _best(history):
+        if improves(record, history, settings):
             kept = _weights(network)
         history.append(record)
         on_epoch(record)
-        last = epoch + 1 == settings.epochs or _finished(history, settings)
+        last = epoch + 1 == settings.epochs or finished(history, settings)
         if checkpoint is not None and (last or (epoch + 1) % settings.checkpoint_every == 0):
             if fabric.is_global_zero:
                 _store(checkpoint, network, optimizer, history, kept, method, settings)
@@ -133,13 +129,36 @@ def fit(
     return network.to(home), history
 
 
+def shuffled(count: int, seed: int, epoch: int) -> Tensor:
+    """The order in which an epoch meets its rows: (count,)."""
+    return torch.randperm(count, generator=stream(seed, "batches", str(epoch)))
+
+
+def layer_seed(seed: int, epoch: int, process: int = 0) -> int:
+    """What torch's stream is seeded with for an epoch: layers and methods draw from it."""
+    return stream(seed, "layers", str(epoch), str(process)).initial_seed()
+
+
+def rate_at(epochs: float, settings: FitSettings) -> float:
+    """The learning rate after so many epochs, not necessarily whole ones."""
+    return settings.learning_rate * SCHEDULES[settings.schedule](epochs / settings.epochs)
+
+
+def check_weights(weights: Iterable[Tensor], epoch: int) -> None:
+    """Refuse weights that an epoch, counted from zero, has left infinite or NaN."""
+    if not all(bool(torch.isfinite(weight).all()) for weight in weights):
+        raise ValueError(
+            f"training diverged in epoch {epoch + 1}: the weights are no longer finite; lower "
+            "the learning rate or the penalty weights."
+        )
+
+
 @contextmanager
 def _own_randomness(fabric: Fabric, seed: int, epoch: int) -> Iterator[None]:
     """Layers that draw, such as dropout, do so by seed, epoch and process; the caller's do not."""
     cuda = [fabric.device] if fabric.device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
-        source = stream(seed, "layers", str(epoch), str(fabric.global_rank))
-        torch.manual_seed(source.initial_seed())
+        torch.manual_seed(layer_seed(seed, epoch, fabric.global_rank))
         yield
 
 
@@ -153,13 +172,11 @@ def _train_epoch(
     settings: FitSettings,
 ) -> dict[str, float]:
     """The mean of each part of the loss over one pass through the data, weights moved on."""
-    shuffled = torch.randperm(len(x), generator=stream(settings.seed, "batches", str(epoch)))
-    batches = shuffled.to(x.device).split(settings.batch)
+    batches = shuffled(len(x), settings.seed, epoch).to(x.device).split(settings.batch)
     totals: dict[str, Tensor] = {}
     for number, rows in enumerate(batches):
-        progress = (epoch + number / len(batches)) / settings.epochs
         for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * SCHEDULES[settings.schedule](progress)
+            group["lr"] = rate_at(epoch + number / len(batches), settings)
         mine = rows[fabric.global_rank :: fabric.world_size]
         # Processes average their slopes: a smaller share of a batch must count for less.
         share = len(mine) * fabric.world_size / len(rows)
@@ -185,7 +202,12 @@ def _best(history: Sequence[EpochRecord]) -> float:
     return max((record.valid_auc for record in history), default=-math.inf)
 
 
-def _finished(history: Sequence[EpochRecord], settings: FitSettings) -> bool:
+def improves(record: EpochRecord, history: Sequence[EpochRecord], settings: FitSettings) -> bool:
+    """Whether an epoch's weights are to be kept: with patience, only the best so far are."""
+    return settings.patience is None or record.valid_auc > _best(history)
+
+
+def finished(history: Sequence[EpochRecord], settings: FitSettings) -> bool:
     """Whether the validation AUC has not improved for `patience` epochs."""
     if settings.patience is None or len(history) <= settings.patience:
         return False

@@ -1,24 +1,33 @@
 """Recipes: what a run does, as records read from TOML."""
 
 import hashlib
+import inspect
 import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from importlib import resources
 from itertools import product
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+import torch
+
 from r2et.attacks import Budget, Effort
 from r2et.evaluation import EVALUATED, EvaluationSettings
-from r2et.models import ACTIVATIONS
+from r2et.explainers import EXPLAINERS, Explainer
+from r2et.models import ACTIVATIONS, MODELS
 from r2et.naming import nearest
 from r2et.objectives import METHODS
+from r2et.randomness import stream
 from r2et.training import FitSettings
 
 T = TypeVar("T")
+
+VANILLA = "vanilla"
+SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
 
 
 def settings_from(kind: type[T], table: Mapping[str, Any], where: str) -> T:
@@ -43,7 +52,7 @@ def _in_words(expected: Any) -> str:
         return " or ".join(_in_words(each) for each in get_args(expected) if each is not NoneType)
     if get_origin(expected) is tuple:
         return f"a list of which each is {_in_words(get_args(expected)[0])}"
-    words = {int: "a whole number", float: "a number", str: "a text"}
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     return words.get(expected, "a table")
 
 
@@ -69,12 +78,57 @@ class MethodPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExplainerPlan:
+    """What is attacked and measured on test data: an entry of EXPLAINERS and its settings."""
+
+    name: str = "grad"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse an explainer that does not exist or does not take these settings."""
+        if self.name not in EXPLAINERS:
+            raise ValueError(f"unknown explainer {self.name!r}: {nearest(self.name, EXPLAINERS)}")
+        offered = _numbers_and_texts(EXPLAINERS[self.name])
+        for key, value in self.settings.items():
+            if key not in offered:
+                raise ValueError(
+                    f"the explainer {self.name!r} has no setting {key!r}: {nearest(key, offered)}"
+                )
+            if not _fits(value, offered[key]):
+                raise ValueError(
+                    f"the explainer {self.name!r}: {key!r} must be {_in_words(offered[key])}, "
+                    f"got {value!r}."
+                )
+        x = torch.zeros(1, 2)
+        self.build()(MODELS["logistic"](2, generator=stream(0, "unused")), x, x[:, 0].long())
+
+    def build(self) -> Explainer:
+        """The explainer itself."""
+        explain = EXPLAINERS[self.name]
+        return partial(explain, **self.settings) if self.settings else explain
+
+
+def _numbers_and_texts(explain: Any) -> dict[str, type]:
+    """The settings of an explainer that a recipe can name, and what each must be."""
+    parameters = inspect.signature(explain).parameters.values()
+    found = {each.name: type(each.default) for each in parameters}
+    return {name: kind for name, kind in found.items() if kind in (int, float, str)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything a run needs besides data and seed."""
 
     name: str
     line: str
+    datasets: tuple[str, ...] = ()
+    """What a sweep goes through; a run is given its data."""
     seeds: int = 1
+    schema: str = SCRATCH
+    """Whether methods start from nothing, or go on from the Vanilla model of the same seed."""
+    retrain_epochs: int = 10
+    least_ranking: float = 0.8
+    """Retraining ends before the mean P@k with Vanilla's clean explanations falls below this."""
     gate: float = 0.01
     """How far below Vanilla's validation AUC a model may fall and still be chosen."""
     select_by: str = "er"
@@ -85,12 +139,17 @@ class Recipe:
     hidden: tuple[int, ...] = (32,)
     activation: str = "leaky-relu"
     fit: FitSettings = field(default_factory=FitSettings)
+    explainer: ExplainerPlan = field(default_factory=ExplainerPlan)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     methods: tuple[MethodPlan, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse names and numbers with which no run can end."""
-        for word, known in ((self.select_by, EVALUATED), (self.activation, ACTIVATIONS)):
+        for word, known in (
+            (self.select_by, EVALUATED),
+            (self.activation, ACTIVATIONS),
+            (self.schema, SCHEMAS),
+        ):
             if word not in known:
                 raise ValueError(f"recipe {self.name!r} asks for {word!r}: {nearest(word, known)}")
         if min(self.seeds, self.least_steps) < 1 or self.valid_examples < 2:
@@ -100,16 +159,23 @@ class Recipe:
             )
         if min(self.hidden, default=1) < 1:
             raise ValueError(f"recipe {self.name!r} needs layers of units, got {self.hidden}.")
+        if self.retrain_epochs < 1 or not 0 <= self.least_ranking <= 1:
+            raise ValueError(
+                f"recipe {self.name!r} needs retrain_epochs >= 1 and least_ranking in 0..1, got "
+                f"{self.retrain_epochs} and {self.least_ranking}."
+            )
+        if len(set(self.datasets)) < len(self.datasets):
+            raise ValueError(f"recipe {self.name!r} names a data set twice: {self.datasets}.")
 
     @property
     def digest(self) -> str:
         """A short fingerprint of all that changes the numbers of one row.
 
-        Neither the number of seeds nor the other methods of the recipe do, nor how often a fit is
-        written down; its own seed is replaced by that of the row.
+        Neither the number of seeds nor the other data sets and methods of the recipe do, nor how
+        often a fit is written down; its own seed is replaced by that of the row.
         """
         whole = asdict(self)
-        for name in ("line", "seeds", "methods"):
+        for name in ("line", "datasets", "seeds", "methods"):
             del whole[name]
         for name in ("seed", "checkpoint_every"):
             del whole["fit"][name]
@@ -132,6 +198,8 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
     where = f"recipe {name!r}"
     if "fit" in filled:
         filled["fit"] = settings_from(FitSettings, filled["fit"], f"[fit] of {where}")
+    if "explainer" in filled:
+        filled["explainer"] = _explainer(filled["explainer"], where)
     if "evaluation" in filled:
         inner = filled["evaluation"]
         inner = dict(inner) if isinstance(inner, Mapping) else inner
@@ -155,12 +223,22 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
         if not plan.grid:
             raise ValueError(f"{where}, method {method!r}: a list of settings is empty.")
         plans.append(plan)
-    if not plans or plans[0].name != "vanilla":
+    if not plans or plans[0].name != VANILLA:
         raise ValueError(f"recipe {name!r} must list 'vanilla' first: it sets the AUC to keep.")
     filled["methods"] = tuple(plans)
     recipe = settings_from(Recipe, filled, where)
     _try_methods(recipe)
     return recipe
+
+
+def _explainer(table: Any, where: str) -> ExplainerPlan:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"[explainer] of {where} must be a table of settings, got {table!r}.")
+    rest = dict(table)
+    try:
+        return ExplainerPlan(name=str(rest.pop("name", "grad")), settings=rest)
+    except ValueError as problem:
+        raise ValueError(f"[explainer] of {where}: {problem}") from problem
 
 
 def _tables(listed: Any, where: str) -> list[Mapping[str, Any]]:
@@ -184,13 +262,20 @@ def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
 def _try_methods(recipe: Recipe) -> None:
     """Refuse settings that a method does not take before anything is trained."""
     for plan in recipe.methods:
+        entry = METHODS[plan.name]
         for settings in plan.grid:
             try:
-                METHODS[plan.name].build(k=recipe.evaluation.k, **settings)
+                method = entry.build(k=recipe.evaluation.k, **settings)
             except TypeError as problem:
                 raise ValueError(
                     f"recipe {recipe.name!r}, method {plan.name!r}: {problem}."
                 ) from problem
+            other = entry.model != METHODS[VANILLA].model
+            if recipe.schema == RETRAIN and (method.prepare is not None or other):
+                raise ValueError(
+                    f"recipe {recipe.name!r} retrains, but {entry.label} trains another network "
+                    "than Vanilla's and cannot go on from it: leave it out."
+                )
 
 
 def recipe_names() -> list[str]:
@@ -200,7 +285,15 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str, dataset: str) -> Recipe:
-    """A recipe by name or TOML file, with its own settings for `dataset` if it has any."""
+    """A recipe by name or TOML file, with its own settings for `dataset` if it has any.
+
+    A recipe with a line `base = "NAME"` has the settings of that recipe where it has none itself.
+    """
+    return recipe_from(*_table_of(name, dataset))
+
+
+def _table_of(name: str, dataset: str, above: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
+    """The name of a recipe and its settings for a data set, on top of those of its base."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
@@ -215,8 +308,13 @@ def load_recipe(name: str, dataset: str) -> Recipe:
         table = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ValueError(f"recipe {name!r} is not valid TOML: {problem}.") from problem
-    overrides = table.pop("for", {}).get(dataset, {})
-    return recipe_from(name, _merged(table, overrides))
+    overrides, base = table.pop("for", {}).get(dataset, {}), table.pop("base", None)
+    own = _merged(table, overrides)
+    if base is None:
+        return name, own
+    if not isinstance(base, str) or base in (name, *above):
+        raise ValueError(f"recipe {name!r} needs another recipe by name as its base, got {base!r}.")
+    return name, _merged(_table_of(base, dataset, (*above, name))[1], own)
 
 
 def _merged(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

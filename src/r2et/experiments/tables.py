@@ -10,15 +10,32 @@ from typing import Any, Literal
 from r2et.metrics.statistics import Mean, mean_with_interval, paired_test
 
 Row = Mapping[str, Any]
+Style = Literal["auc", "percent", "share", "number", "count"]
 
 VANILLA = "vanilla"
 LINEAR = "linear"
 BEST = "best"
 BEST_LABEL = "Best R2ET by validation"
+CHOSEN_LABEL = "Best by validation"
+BEST_OTHER = "best-other"
+BEST_OTHER_LABEL = "Best other by validation"
 VARIANT = "r2et"  # what the names of all R2ET variants start with
+OURS = "steadfast"  # what the names of our own methods start with
+NO_RIVALS = (LINEAR, "thickness")  # a control, and what R2ET approximates
 
 CHANGED = "changed predictions"
 PUBLISHED_ATTACKS = {"er": "ERAttack", "mse": "MSE attack"}
+
+
+def written(value: float, style: Style) -> str:
+    """A value as text, in the number of places its style asks for."""
+    if style == "auc":
+        return f"{value:.4f}"
+    if style in ("percent", "share"):
+        return f"{100 * value:.1f}"
+    if style == "count":
+        return f"{value:.1f}".removesuffix(".0")
+    return f"{value:.2f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +46,7 @@ class Column:
     heading: str
     group: str
     line: str
-    style: Literal["auc", "percent", "share", "number", "count"]
+    style: Style
     better: Literal["higher", "lower", "none"]
 
     def show(self, value: float) -> str:
@@ -38,13 +55,7 @@ class Column:
         >>> COLUMNS[0].show(0.88158), COLUMNS[1].show(0.66700)
         ('0.8816', '66.7')
         """
-        if self.style == "auc":
-            return f"{value:.4f}"
-        if self.style in ("percent", "share"):
-            return f"{100 * value:.1f}"
-        if self.style == "count":
-            return f"{value:.1f}".removesuffix(".0")
-        return f"{value:.2f}"
+        return written(value, self.style)
 
     def show_sd(self, value: float) -> str:
         """A spread of this column as text; that of a count is not whole."""
@@ -219,21 +230,22 @@ def passed_rows(rows: Sequence[Row], method: str | None = None) -> list[Row]:
     return [row for row in rows if row["passed"] and method in (None, row["method"])]
 
 
-def summarise(rows: Sequence[Row]) -> list[MethodSummary]:
-    """Each method over its seeds, in the order of first appearance."""
+def summarise(rows: Sequence[Row], keys: Sequence[str] | None = None) -> list[MethodSummary]:
+    """Each method over its seeds, in the order of first appearance; all measures unless named."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["method"], []).append(row)
-    return [_summary(of_method) for of_method in found.values()]
+    return [_summary(of_method, keys=keys) for of_method in found.values()]
 
 
-def _summary(rows: Sequence[Row], failed: Sequence[int] = ()) -> MethodSummary:
+def _summary(
+    rows: Sequence[Row], failed: Sequence[int] = (), keys: Sequence[str] | None = None
+) -> MethodSummary:
     passed = sorted(passed_rows(rows), key=lambda row: int(row["seed"]))
     measures = [measures_of(row) for row in passed]
     # A measure that some seed lacks would be a mean over fewer seeds than the row says.
-    common = (
-        [name for name in measures[0] if all(name in each for each in measures)] if passed else []
-    )
+    wanted = [] if not passed else measures[0] if keys is None else keys
+    common = [name for name in wanted if all(name in each for each in measures)]
     return MethodSummary(
         method=rows[0]["method"],
         label=rows[0]["label"],
@@ -245,56 +257,194 @@ def _summary(rows: Sequence[Row], failed: Sequence[int] = ()) -> MethodSummary:
 
 
 def best_variant(rows: Sequence[Row]) -> dict[int, str]:
-    """For each seed the R2ET variant with the highest validation P@k, the first of equals.
+    """For each seed the R2ET variant with the highest validation P@k, as the papers' tables ask.
 
-    Seeds on which no variant kept the AUC floor are missing.
+    Of equals the one with the higher validation AUC, then the first. Seeds on which no variant
+    kept the AUC floor are missing.
     """
+    return _best_by_validation([row for row in rows if is_variant(row["method"])])
+
+
+def chosen_methods(rows: Sequence[Row]) -> dict[int, str]:
+    """For each seed the steady method, R2ET or ours, that a run chooses: as `best_variant` does."""
+    return _best_by_validation([row for row in rows if is_steady(row["method"])])
+
+
+def best_other(rows: Sequence[Row]) -> dict[int, str]:
+    """For each seed the rival of R2ET with the highest validation P@k, as `best_variant` does."""
+    return _best_by_validation([row for row in rows if is_rival(row["method"])])
+
+
+def is_variant(method: str) -> bool:
+    """Whether a method is R2ET or one of its variants."""
+    return method.startswith(VARIANT)
+
+
+def is_ours(method: str) -> bool:
+    """Whether a method is our own, which the papers do not have."""
+    return method.startswith(OURS)
+
+
+def is_steady(method: str) -> bool:
+    """Whether a method trains networks to keep their reasons: R2ET, a variant of it, or ours."""
+    return is_variant(method) or is_ours(method)
+
+
+def is_rival(method: str) -> bool:
+    """Whether a method is one that the papers compare R2ET with.
+
+    Neither the linear control, nor the thickness itself, nor our own methods are rivals.
+    """
+    return not (is_steady(method) or method in (BEST, BEST_OTHER, *NO_RIVALS))
+
+
+def _best_by_validation(rows: Sequence[Row]) -> dict[int, str]:
     best: dict[int, Row] = {}
     for row in passed_rows(rows):
-        if row["method"].startswith(VARIANT):
-            rival = best.get(row["seed"])
-            if rival is None or row["valid"]["precision"] > rival["valid"]["precision"]:
-                best[row["seed"]] = row
+        rival = best.get(row["seed"])
+        if rival is None or _validated(row) > _validated(rival):
+            best[row["seed"]] = row
     return {seed: best[seed]["method"] for seed in sorted(best)}
 
 
+def _validated(row: Row) -> tuple[float, float]:
+    return row["valid"]["precision"], row["valid"]["auc"]
+
+
 def best_rows(rows: Sequence[Row]) -> list[Row]:
-    """The row of the best variant of each seed as method "best"; "variant" is its own label."""
-    best = best_variant(rows)
+    """The row of the best R2ET variant of each seed as method "best", "variant" its own label."""
+    return _renamed(rows, best_variant(rows), BEST, BEST_LABEL)
+
+
+def chosen_rows(rows: Sequence[Row]) -> list[Row]:
+    """The row of the steady method chosen on each seed as method "best", as `best_rows` does."""
+    return _renamed(rows, chosen_methods(rows), BEST, CHOSEN_LABEL)
+
+
+def best_other_rows(rows: Sequence[Row]) -> list[Row]:
+    """The row of the best rival of each seed as method "best-other", as `best_rows` does."""
+    return _renamed(rows, best_other(rows), BEST_OTHER, BEST_OTHER_LABEL)
+
+
+def _renamed(rows: Sequence[Row], best: Mapping[int, str], name: str, label: str) -> list[Row]:
     return [
-        {**row, "method": BEST, "label": BEST_LABEL, "variant": row["label"]}
+        {**row, "method": name, "label": label, "variant": row["label"]}
         for seed, method in best.items()
         for row in rows
         if (row["seed"], row["method"]) == (seed, method)
     ]
 
 
-def summary_of_best(rows: Sequence[Row]) -> MethodSummary | None:
-    """The best variants over the seeds; `failed` are seeds on which no variant passed."""
-    best = best_rows(rows)
-    if not best:
+def summary_of_best(rows: Sequence[Row], keys: Sequence[str] | None = None) -> MethodSummary | None:
+    """The best R2ET variants over the seeds; `failed` are seeds on which no variant passed."""
+    tried = {row["seed"] for row in rows if is_variant(row["method"])}
+    return _summary_over_seeds(best_rows(rows), tried, keys)
+
+
+def summary_of_chosen(
+    rows: Sequence[Row], keys: Sequence[str] | None = None
+) -> MethodSummary | None:
+    """The chosen steady methods over the seeds; `failed` are seeds on which none passed."""
+    tried = {row["seed"] for row in rows if is_steady(row["method"])}
+    return _summary_over_seeds(chosen_rows(rows), tried, keys)
+
+
+def summary_of_best_other(
+    rows: Sequence[Row], keys: Sequence[str] | None = None
+) -> MethodSummary | None:
+    """The best rivals over the seeds; `failed` are seeds on which none passed."""
+    tried = {row["seed"] for row in rows if is_rival(row["method"])}
+    return _summary_over_seeds(best_other_rows(rows), tried, keys)
+
+
+def _summary_over_seeds(
+    chosen: Sequence[Row], tried: set[int], keys: Sequence[str] | None
+) -> MethodSummary | None:
+    if not chosen:
         return None
-    tried = {row["seed"] for row in rows if row["method"].startswith(VARIANT)}
-    return _summary(best, failed=sorted(tried - {row["seed"] for row in best}))
+    return _summary(chosen, sorted(tried - {row["seed"] for row in chosen}), keys)
+
+
+def names_chosen(rows: Sequence[Row]) -> str:
+    """Which methods were chosen on which seeds, in words; the name alone if it is always one."""
+    names = {row["seed"]: str(row["variant"]) for row in chosen_rows(rows)}
+    found = dict.fromkeys(names.values())
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(
+        f"{name} on {seed_list([seed for seed, chosen in names.items() if chosen == name])}"
+        for name in found
+    )
+
+
+def why_missing(rows: Sequence[Row], failed: Sequence[int]) -> str:
+    """Why there is no model on the seeds that failed, in words."""
+    floorless = {row["seed"] for row in rows if not row["passed"] and row["floor"] is None}
+    missed = [seed for seed in failed if seed not in floorless]
+    untrained = [seed for seed in failed if seed in floorless]
+    said = [f"no model above the AUC floor on {seed_list(missed)}"] if missed else []
+    if untrained:
+        said.append(f"no AUC to keep on {seed_list(untrained)}, as Vanilla could not be trained")
+    return "; ".join(said)
+
+
+def seed_list(seeds: Sequence[int]) -> str:
+    """Seeds in words.
+
+    >>> seed_list([0]), seed_list([0, 1, 4])
+    ('seed 0', 'seeds 0, 1 and 4')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"seeds {', '.join(map(str, seeds[:-1]))} and {seeds[-1]}" if seeds else "no seed"
 
 
 def comparisons(rows: Sequence[Row], measure: str, against: str = VANILLA) -> list[Comparison]:
-    """Every other method, and the best variant, against one, paired over seeds both passed.
+    """Every other method, and the chosen one, against one, paired over seeds both passed.
 
     One pair has a difference but no p-value; without any pair there is neither.
     """
     base = _by_seed(rows, against, measure)
     found = []
-    for summary in summarise([*rows, *best_rows(rows)]):
+    every = [*rows, *chosen_rows(rows)]
+    for summary in summarise(every):
         if summary.method == against:
             continue
-        ours = _by_seed([*rows, *best_rows(rows)], summary.method, measure)
+        ours = _by_seed(every, summary.method, measure)
         seeds = sorted(base.keys() & ours.keys())
         difference, p_value = paired([ours[s] for s in seeds], [base[s] for s in seeds])
         found.append(
             Comparison(
                 method=summary.method,
                 label=summary.label,
+                difference=difference,
+                p_value=p_value,
+                count=len(seeds),
+            )
+        )
+    return found
+
+
+def contests(rows: Sequence[Row], measure: str) -> list[Comparison]:
+    """The best R2ET against the best rival, SP, the linear control and Vanilla, seed by seed.
+
+    Both sides of the first are chosen on validation data, on each seed for itself. Those whose
+    rival has no row are missing.
+    """
+    both = [*rows, *best_rows(rows), *best_other_rows(rows)]
+    ours = _by_seed(both, BEST, measure)
+    found = []
+    for rival in (BEST_OTHER, "sp", LINEAR, VANILLA):
+        named = [row["label"] for row in both if row["method"] == rival]
+        if not named:
+            continue
+        theirs = _by_seed(both, rival, measure)
+        seeds = sorted(ours.keys() & theirs.keys())
+        difference, p_value = paired([ours[s] for s in seeds], [theirs[s] for s in seeds])
+        found.append(
+            Comparison(
+                method=rival,
+                label=named[0],
                 difference=difference,
                 p_value=p_value,
                 count=len(seeds),
@@ -329,29 +479,57 @@ def published(dataset: str, label: str, attack: str) -> float | None:
     >>> published("adult", "R2ET\\H", "er")
     97.5
     """
-    wanted = (dataset, label, PUBLISHED_ATTACKS.get(attack, attack))
-    return _table_1().get(tuple(word.casefold() for word in wanted))
+    return published_in("1", dataset, label, "P@k", PUBLISHED_ATTACKS.get(attack, attack))
+
+
+def published_in(
+    table: str, dataset: str, label: str, measure: str, setting: str = ""
+) -> float | None:
+    """A number as a table of the paper prints it, None where it has none.
+
+    >>> published_in("9", "bank", "SP", "COMP")
+    0.31
+    """
+    wanted = (table, dataset, label, measure, setting)
+    return _published().get(tuple(word.casefold() for word in wanted))
+
+
+def published_labels(table: str, dataset: str) -> list[str]:
+    """The methods of a table of the paper for a data set, in its order.
+
+    >>> published_labels("8", "adult")[:3]
+    ['Vanilla', 'WD', 'CL']
+    """
+    found = (line["method"] for line in _lines() if _of(line, table, dataset))
+    return list(dict.fromkeys(found))
+
+
+def _of(line: Mapping[str, str], table: str, dataset: str) -> bool:
+    return line["table"] == table and line["dataset"].casefold() == dataset.casefold()
 
 
 @cache
-def _table_1() -> dict[tuple[str, ...], float]:
+def _lines() -> tuple[dict[str, str], ...]:
     text = (resources.files("r2et.experiments") / "published.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
+
+
+@cache
+def _published() -> dict[tuple[str, ...], float]:
+    names = ("table", "dataset", "method", "measure", "setting")
     return {
-        tuple(line[name].casefold() for name in ("dataset", "method", "setting")): float(
-            line["value"]
-        )
-        for line in csv.DictReader(text.splitlines())
-        if (line["table"], line["measure"]) == ("1", "P@k")
+        tuple(line[name].casefold() for name in names): float(line["value"]) for line in _lines()
     }
 
 
 def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The main table as plain values: a record for each method, and one for the best variant.
+    """The main table as plain values: a record for each method, and one for the chosen ones.
 
     Measures without any seed that passed are missing; a spread takes two seeds.
     """
     check_rows(rows)
-    best = summary_of_best(rows)
+    best = summary_of_chosen(rows)
+    names = {str(row["seed"]): row["variant"] for row in chosen_rows(rows)}
     key = "strong precision@k"
     against = {each.method: each for each in comparisons(rows, key)}
     dataset, recipe = str(rows[0].get("dataset")), rows[0].get("recipe")
@@ -362,6 +540,9 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             {
                 "method": summary.method,
                 "label": summary.label,
+                "trained with": names
+                if summary.method == BEST
+                else {str(seed): summary.label for seed in summary.seeds},
                 "seeds": list(summary.seeds),
                 "failed": list(summary.failed),
                 "chosen": {str(seed): settings for seed, settings in summary.chosen.items()},

@@ -1,6 +1,7 @@
 """Smooth copies of piecewise linear networks."""
 
 import copy
+from collections.abc import Callable
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,15 +24,39 @@ class SoftLeaky(nn.Module):
 
 def softened(model: nn.Module, sharpness: float) -> nn.Module | None:
     """A copy of `model` with its ReLU and LeakyReLU layers rounded, None if it has none."""
+    return _with_kinks_replaced(
+        model, lambda kink: SoftLeaky(sharpness, getattr(kink, "negative_slope", 0.0))
+    )
+
+
+def with_softplus(model: nn.Module, rho: float) -> nn.Module:
+    """A copy of `model` with softplus(x; rho) in place of its ReLU and LeakyReLU layers.
+
+    softplus(x; rho) = ln(1 + e^{rho x}) / rho, without any slope where the kinked unit had a
+    negative input: not the rounded unit but the papers' other one.
+    """
+    smooth = _with_kinks_replaced(model, lambda kink: nn.Softplus(beta=rho))
+    if smooth is None:
+        kinds = ", ".join(sorted({type(part).__name__ for part in model.modules()}))
+        raise ValueError(
+            "softplus takes the place of ReLU or LeakyReLU layers, but the model has none among "
+            f"its {kinds}: make its activations layers of one of these kinds."
+        )
+    return smooth
+
+
+def _with_kinks_replaced(
+    model: nn.Module, instead: Callable[[nn.Module], nn.Module]
+) -> nn.Module | None:
+    """A copy with something `instead` of each ReLU and LeakyReLU layer, None if it has none."""
     if not any(isinstance(part, nn.ReLU | nn.LeakyReLU) for part in model.modules()):
         return None
+    if isinstance(model, nn.ReLU | nn.LeakyReLU):
+        return instead(model)
     smooth = copy.deepcopy(model)
-    if isinstance(smooth, nn.ReLU | nn.LeakyReLU):
-        return SoftLeaky(sharpness, getattr(smooth, "negative_slope", 0.0))
     for parent in list(smooth.modules()):
         # Not named_children(): it names a layer used twice only once.
         for name, part in list(parent._modules.items()):
             if isinstance(part, nn.ReLU | nn.LeakyReLU):
-                slope = part.negative_slope if isinstance(part, nn.LeakyReLU) else 0.0
-                setattr(parent, name, SoftLeaky(sharpness, slope))
+                setattr(parent, name, instead(part))
     return smooth

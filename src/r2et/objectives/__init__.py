@@ -2,9 +2,20 @@
 
 from functools import partial
 
+from r2et.objectives.baselines import (
+    adversarial,
+    certified_ratio,
+    estimated_hessian,
+    exact_hessian,
+    softplus,
+    spectral,
+    thick,
+    weight_decay,
+)
 from r2et.objectives.family import r2et
 from r2et.objectives.gaps import mean_gap, unit_length
 from r2et.objectives.method import Look, Loss, Method, MethodEntry, Objective, Penalty
+from r2et.objectives.steadfast import steadfast
 
 __all__ = [
     "METHODS",
@@ -16,6 +27,7 @@ __all__ = [
     "Penalty",
     "mean_gap",
     "r2et",
+    "steadfast",
     "unit_length",
 ]
 
@@ -27,6 +39,41 @@ def _vanilla(*, k: int) -> Method:
 
 METHODS: dict[str, MethodEntry] = {
     "vanilla": MethodEntry(build=_vanilla, label="Vanilla", line="cross-entropy alone"),
+    "wd": MethodEntry(
+        build=weight_decay,
+        label="WD",
+        line="weights that shrink at every step",
+        weights=("rate",),
+    ),
+    "sp": MethodEntry(
+        build=softplus,
+        label="SP",
+        line="softplus in place of every ReLU or LeakyReLU",
+    ),
+    "est-h": MethodEntry(
+        build=estimated_hessian,
+        label="Est-H",
+        line="less curvature, estimated by a finite difference",
+        weights=("curvature",),
+    ),
+    "exact-h": MethodEntry(
+        build=exact_hessian,
+        label="Exact-H",
+        line="less curvature, the exact norm of the Hessian",
+        weights=("curvature",),
+    ),
+    "ssr": MethodEntry(
+        build=spectral,
+        label="SSR",
+        line="less curvature, the Hessian's eigenvalue of largest magnitude",
+        weights=("curvature",),
+    ),
+    "at": MethodEntry(
+        build=adversarial,
+        label="AT",
+        line="inputs moved to where the top k lead by less",
+        ranks=True,
+    ),
     "r2et": MethodEntry(
         build=partial(r2et, curvature=0.1),
         label="R2ET",
@@ -53,6 +100,36 @@ METHODS: dict[str, MethodEntry] = {
         label="R2ET-mm\\H",
         line="wider gaps of the pairs facing each other at place k",
         weights=("thickness", "curvature"),
+        ranks=True,
+    ),
+    "cl": MethodEntry(
+        build=certified_ratio,
+        label="CL",
+        line="a higher ratio of gap to curvature for the pairs facing each other at place k",
+        weights=("ratio",),
+        ranks=True,
+    ),
+    "thickness": MethodEntry(
+        build=thick,
+        label="Thickness",
+        line="the gaps themselves on the way to random neighbours, which R2ET stands in for",
+        weights=("thickness",),
+        ranks=True,
+    ),
+    "steadfast": MethodEntry(
+        build=steadfast,
+        label="Steadfast",
+        line="ours: the top k hold at an attacked neighbour, in a network that can hold them",
+        weights=("thickness", "variation"),
+        model="structured",
+        ranks=True,
+    ),
+    "steadfast-quick": MethodEntry(
+        build=partial(steadfast, thickness=0.5, variation=2e-4, steps=0),
+        label="Steadfast (quick)",
+        line="ours without the attack: the top k hold at x, in a network that can hold them",
+        weights=("thickness", "variation"),
+        model="structured",
         ranks=True,
     ),
 }

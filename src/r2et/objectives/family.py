@@ -1,14 +1,50 @@
 """R2ET: widen the lead of the top k and flatten the score around x."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from r2et.derivatives import estimated_curvature
-from r2et.explainers import Explainer, gradient, slope
+from r2et.explainers import Explainer, slope
 from r2et.objectives.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.objectives.method import Look, Method, Penalty
+
+
+def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Absolute gradient of the probability of class y, all rows in one pass: (B, n)."""
+    return slope(model, x, y).flatten(1).abs()
+
+
+def ranking_by(
+    reference: nn.Module | None, explain: Explainer = saliency_at
+) -> Callable[[Look, Tensor | None], Tensor]:
+    """What tells, for a look, the explanation whose ranking is to be kept, a constant: (B, n).
+
+    That of `reference` as it is now, or the look's own, computed unless given.
+    """
+    kept = None if reference is None else copy.deepcopy(reference).requires_grad_(False).eval()
+
+    def ranking(look: Look, own: Tensor | None) -> Tensor:
+        if kept is None and own is not None:
+            return own.detach()
+        model = look.model if kept is None else kept.to(device=look.x.device, dtype=look.x.dtype)
+        with torch.no_grad():
+            return explain(model, look.x, look.y)
+
+    return ranking
+
+
+def estimated_bend(kappa: float) -> Penalty:
+    """The curvature of the score by a finite difference of length `kappa`, as a penalty."""
+
+    def bend(look: Look) -> Tensor:
+        return estimated_curvature(
+            lambda at: slope(look.model, at, look.y), look.x, look.slope, kappa
+        )
+
+    return bend
 
 
 def r2et(
@@ -37,30 +73,18 @@ def r2et(
             f"R2ET needs thickness >= 0, curvature >= 0 and kappa > 0, got {thickness}, "
             f"{curvature} and {kappa}."
         )
-    kept = None if reference is None else copy.deepcopy(reference).requires_grad_(False).eval()
-
-    def saliency_of(model: nn.Module, look: Look) -> Tensor:
-        return (
-            gradient(model, look.x, look.y) if explain is None else explain(model, look.x, look.y)
-        )
+    ranking = ranking_by(reference, explain or saliency_at)
 
     def thinness(look: Look) -> Tensor:
-        saliency = look.slope.flatten(1).abs() if explain is None else saliency_of(look.model, look)
-        if kept is None:
-            ranking = saliency.detach()
-        else:
-            with torch.no_grad():
-                ranking = saliency_of(kept.to(device=look.x.device, dtype=look.x.dtype), look)
-        return -mean_gap(saliency, ranking, k, pairs=pairs, gap=gap, facing=facing)
-
-    def bend(look: Look) -> Tensor:
-        return estimated_curvature(
-            lambda at: slope(look.model, at, look.y), look.x, look.slope, kappa
+        saliency = (
+            look.slope.flatten(1).abs() if explain is None else explain(look.model, look.x, look.y)
         )
+        kept = ranking(look, saliency)
+        return -mean_gap(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
 
     penalties: list[tuple[str, float, Penalty]] = []
     if thickness:
         penalties.append(("thinness", thickness, thinness))
     if curvature:
-        penalties.append(("curvature", curvature, bend))
+        penalties.append(("curvature", curvature, estimated_bend(kappa)))
     return Method(penalties=tuple(penalties))

@@ -16,19 +16,24 @@ from r2et.experiments.tables import (
     LINEAR,
     PUBLISHED_ATTACKS,
     VANILLA,
-    VARIANT,
     Comparison,
     Row,
-    best_rows,
-    best_variant,
     check_rows,
+    chosen_methods,
+    chosen_rows,
     comparisons,
+    is_ours,
+    is_steady,
+    is_variant,
     measures_of,
+    names_chosen,
     paired,
     passed_rows,
     published,
+    seed_list,
     summarise,
-    summary_of_best,
+    summary_of_chosen,
+    why_missing,
 )
 from r2et.files import write_text
 from r2et.report import figures
@@ -74,12 +79,12 @@ class Headline:
 
 
 def headline(rows: Sequence[Row]) -> Headline:
-    """The finding of a run over the seeds that both Vanilla and an R2ET variant passed.
+    """The finding of a run over the seeds that both Vanilla and a steady method passed.
 
-    It claims no more than the rows show: also that R2ET is no better, or that nothing can be said.
+    It claims no more than the rows show: also that nothing was gained, or that nothing can be said.
     """
     vanilla = {row["seed"]: row for row in passed_rows(rows, VANILLA)}
-    best = {row["seed"]: row for row in best_rows(rows)}
+    best = {row["seed"]: row for row in chosen_rows(rows)}
     seeds = sorted(vanilla.keys() & best.keys())
     if not seeds:
         return _nothing_to_compare(rows, vanilla, best)
@@ -94,20 +99,16 @@ def headline(rows: Sequence[Row]) -> Headline:
         f"{_unchanged([of[seed] for of in (vanilla, best) for seed in seeds])} displaced on "
         f"average {_mean(before):.1f} of the {k} reasons that an ordinary network gives."
     )
-    if gain > 0:
-        second = (
-            f"The R2ET network chosen on validation data lost {_mean(after):.1f}, at an AUC of "
-            f"{aucs[1]:.4f} against {aucs[0]:.4f}."
-        )
-    else:
-        words = "was no steadier" if gain == 0 else "was less steady"
-        second = (
-            f"The R2ET network chosen on validation data {words}: it lost {_mean(after):.1f}, at "
-            f"an AUC of {aucs[1]:.4f} against {aucs[0]:.4f}."
-        )
+    # A network that turned out no steadier is not called steady.
+    name = "steady network" if gain > 0 else "chosen network"
+    verdict = "" if gain > 0 else " was no steadier: it" if gain == 0 else " was less steady: it"
+    second = (
+        f"The {name}, {_trained_with([best[seed] for seed in seeds])},{verdict} lost "
+        f"{_mean(after):.1f}, at an AUC of {aucs[1]:.4f} against {aucs[0]:.4f}."
+    )
     strips = [
         Strip(kind="vanilla", label="Ordinary network", displaced=_mean(before), auc=aucs[0]),
-        Strip(kind="best", label="R2ET network", displaced=_mean(after), auc=aucs[1]),
+        Strip(kind="best", label=name.capitalize(), displaced=_mean(after), auc=aucs[1]),
     ]
     control = [row for row in passed_rows(rows, LINEAR) if row["seed"] in seeds]
     if control:
@@ -118,8 +119,8 @@ def headline(rows: Sequence[Row]) -> Headline:
         finding=f"{first} {second}",
         caveats=tuple(
             _chance(before, after, seeds)
-            + _hollow([vanilla[seed] for seed in seeds], [best[seed] for seed in seeds])
-            + _control(strips)
+            + _hollow([vanilla[seed] for seed in seeds], [best[seed] for seed in seeds], name)
+            + _control(strips, name)
             + _untried(rows, seeds)
         ),
         strips=tuple(strips),
@@ -131,18 +132,31 @@ def headline(rows: Sequence[Row]) -> Headline:
 def _nothing_to_compare(
     rows: Sequence[Row], vanilla: Mapping[int, Row], best: Mapping[int, Row]
 ) -> Headline:
-    if not any(row["method"].startswith(VARIANT) for row in rows):
-        finding = "These results hold no network trained with R2ET, so that nothing is compared."
+    if not any(is_steady(row["method"]) for row in rows):
+        finding = "These results hold no network trained to be steady, so that nothing is compared."
     elif not best:
         finding = (
-            "No network trained with R2ET kept the accuracy asked for on any seed, so that there "
-            "is no gain to report."
+            "No network trained to be steady kept the accuracy asked for on any seed, so that "
+            "there is no gain to report."
         )
     elif not vanilla:
         finding = "These results hold no ordinary network, so that nothing is compared."
     else:
-        finding = "No seed has both an ordinary and an R2ET network, so that nothing is compared."
+        finding = (
+            "No seed has both an ordinary network and one trained to be steady, so that nothing "
+            "is compared."
+        )
     return Headline(finding=finding, caveats=(), strips=(), radius=None, k=None)
+
+
+def _trained_with(best: Sequence[Row]) -> str:
+    """How the chosen networks were trained, most frequent method first."""
+    labels = [row["variant"] for row in best]
+    found = sorted(dict.fromkeys(labels), key=labels.count, reverse=True)
+    if len(found) == 1:
+        return f"trained with {found[0]} and chosen on validation data"
+    listed = f"{', '.join(found[:-1])} or {found[-1]}"
+    return f"trained with {listed} and chosen on the validation data of each seed"
 
 
 def _headline_radius(rows: Sequence[Row]) -> float:
@@ -174,7 +188,7 @@ def _chance(before: Sequence[float], after: Sequence[float], seeds: Sequence[int
     ]
 
 
-def _hollow(vanilla: Sequence[Row], best: Sequence[Row]) -> list[str]:
+def _hollow(vanilla: Sequence[Row], best: Sequence[Row], name: str) -> list[str]:
     """What else changed with the steadiness, if it is enough to mention."""
 
     def both(measure: str) -> list[float]:
@@ -184,18 +198,22 @@ def _hollow(vanilla: Sequence[Row], best: Sequence[Row]) -> list[str]:
     said = []
     if few < LESS_INDIVIDUAL * many:
         said.append(
-            f"The R2ET network's reasons are less individual: {few:.0f} distinct sets of reasons "
-            f"over the attacked decisions, against {many:.0f}."
+            f"The {name}'s reasons are less individual: {_sets(few)} of reasons over the attacked "
+            f"decisions, against {many:.0f}."
         )
     if after > before + MORE_FLIPPABLE:
         said.append(
-            f"More of its decisions can be turned over by a very small change: "
+            f"More of the {name}'s decisions can be turned over by a very small change: "
             f"{100 * after:.1f} %, against {100 * before:.1f} %."
         )
     return said
 
 
-def _control(strips: Sequence[Strip]) -> list[str]:
+def _sets(count: float) -> str:
+    return f"{count:.0f} distinct set{'' if f'{count:.0f}' == '1' else 's'}"
+
+
+def _control(strips: Sequence[Strip], name: str) -> list[str]:
     """What the linear control says about the worth of stability alone."""
     linear = next((strip for strip in strips if strip.kind == "linear"), None)
     if linear is None:
@@ -205,9 +223,9 @@ def _control(strips: Sequence[Strip]) -> list[str]:
     return [
         f"The linear control, steady by construction, loses {lost} at an AUC of {linear.auc:.4f}: "
         + (
-            f"the R2ET network must justify itself by being more accurate, here by {lead:.4f}."
+            f"the {name} must justify itself by being more accurate, here by {lead:.4f}."
             if lead > 0
-            else "here it is at least as accurate as the R2ET network."
+            else f"here it is at least as accurate as the {name}."
         )
     ]
 
@@ -216,7 +234,7 @@ def _untried(rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
     missing = sorted({row["seed"] for row in rows} - {*seeds})
     if not missing:
         return []
-    return [f"Left out, for want of a model above the AUC floor: {_seed_list(missing)}."]
+    return [f"Left out, for want of two networks to compare: {seed_list(missing)}."]
 
 
 def write_report(
@@ -280,7 +298,7 @@ def report_html(
         radii=first.get("radii", {}),
         steps=first["series"]["scatter"]["last step"],
         seeds=seeds,
-        seed_list=_seed_list(seeds),
+        seed_list=seed_list(seeds),
         version=", ".join(sorted({str(row["version"]) for row in rows})),
         digest=", ".join(sorted({str(row["data"]) for row in rows})),
         selected_by={"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}.get(
@@ -290,6 +308,9 @@ def report_html(
         groups=_groups(),
         strong=STRONG,
         table=table_lines(rows, paper=recipe_name == "paper"),
+        has_r2et=any(is_variant(row["method"]) for row in rows),
+        has_ours=any(is_ours(row["method"]) for row in rows),
+        ours_chosen=figures.is_ours_throughout(rows),
         paper=recipe_name == "paper",
         choices=choices(rows),
         figures=[{"svg": Markup(draw(rows)), **words} for draw, words in FIGURES],
@@ -325,18 +346,18 @@ def _groups() -> list[tuple[str, int]]:
 
 
 def table_lines(rows: Sequence[Row], *, paper: bool) -> list[dict[str, Any]]:
-    """The main table as text: a line for each method and one for the chosen variants."""
-    best = summary_of_best(rows)
+    """The main table as text: a line for each method and one for those chosen on each seed."""
+    best = summary_of_chosen(rows)
     tests = {each.method: each for each in comparisons(rows, STRONG)}
-    variants = {row["seed"]: row["variant"] for row in best_rows(rows)}
     dataset = str(rows[0]["dataset"])
     return [
         {
             "method": summary.method,
             "label": summary.label,
-            "note": _which(variants) if summary.method == BEST else "",
+            "kind": "own" if is_ours(summary.method) else "other",
+            "note": names_chosen(rows) if summary.method == BEST else "",
             "seeds": len(summary.seeds),
-            "failed": _seed_list(summary.failed) if summary.failed else "",
+            "failed": why_missing(rows, summary.failed),
             "cells": [
                 {
                     "mean": None if mean is None else column.show(mean.value),
@@ -350,17 +371,6 @@ def table_lines(rows: Sequence[Row], *, paper: bool) -> list[dict[str, Any]]:
         }
         for summary in [*summarise(rows), *([best] if best else [])]
     ]
-
-
-def _which(variants: Mapping[int, str]) -> str:
-    """Which variant was chosen on which seeds."""
-    names = dict.fromkeys(variants.values())
-    if len(names) == 1:
-        return next(iter(names))
-    return "; ".join(
-        f"{name} on {_seed_list([seed for seed, chosen in variants.items() if chosen == name])}"
-        for name in names
-    )
 
 
 def _published(dataset: str, label: str, key: str) -> str:
@@ -390,7 +400,7 @@ def p_text(value: float) -> str:
 
 def choices(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each method and seed what was chosen among, what was chosen, and how it validated."""
-    best = best_variant(rows)
+    best = chosen_methods(rows)
     return [
         {
             "label": row["label"],
@@ -401,7 +411,7 @@ def choices(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "settings": ", ".join(
                 f"{name} {value}" for name, value in (row["chosen"] or {}).items()
             ),
-            "floor": f"{row['floor']:.4f}",
+            "floor": "" if row["floor"] is None else f"{row['floor']:.4f}",
             "auc": f"{row['valid']['auc']:.4f}" if row["valid"] else "",
             "precision": f"{100 * row['valid']['precision']:.1f}" if row["valid"] else "",
             "nearest": max(
@@ -413,23 +423,28 @@ def choices(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def told_seed(rows: Sequence[Row]) -> int | None:
-    """The first seed whose decisions can be told for Vanilla and the chosen variant, else any."""
+    """The first seed whose decisions can be told for Vanilla and the chosen method, else any."""
     with_decisions = [row for row in passed_rows(rows) if row.get("decisions")]
     seeds = sorted({row["seed"] for row in with_decisions})
-    best = best_variant(rows)
+    best = chosen_methods(rows)
     vanilla = {row["seed"] for row in with_decisions if row["method"] == VANILLA}
     both = [seed for seed in seeds if seed in vanilla and seed in best]
     return next(iter([*both, *seeds]), None)
 
 
 def decision_methods(rows: Sequence[Row], seed: int | None) -> list[dict[str, Any]]:
-    """The methods whose decisions are told: Vanilla, the chosen variant, then the others."""
-    best = best_variant(rows)
+    """The methods whose decisions are told: Vanilla, the chosen one, then the others."""
+    best = chosen_methods(rows)
     found = [row for row in passed_rows(rows) if row["seed"] == seed and row.get("decisions")]
     chosen = best.get(seed) if seed is not None else None
     places = {VANILLA: 0, chosen: 1, LINEAR: 3}
     return [
-        {"method": row["method"], "label": row["label"], "chosen": row["method"] == chosen}
+        {
+            "method": row["method"],
+            "label": row["label"],
+            "chosen": row["method"] == chosen,
+            "ours": is_ours(row["method"]),
+        }
         for row in sorted(found, key=lambda row: places.get(row["method"], 2))
     ]
 
@@ -511,17 +526,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _seed_list(seeds: Sequence[int]) -> str:
-    """Seeds in words.
-
-    >>> _seed_list([0]), _seed_list([0, 1, 4])
-    ('seed 0', 'seeds 0, 1 and 4')
-    """
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    return f"seeds {', '.join(map(str, seeds[:-1]))} and {seeds[-1]}" if seeds else "no seed"
-
-
 FIGURES = (
     (
         figures.curve_figure,
@@ -552,8 +556,9 @@ FIGURES = (
         figures.profile_figure,
         {
             "heading": "Where the gap is",
-            "read": "Scores in falling order, as shares of the largest. R2ET should open a step at "
-            "the grey bar, between the last shown reason and the first hidden one.",
+            "read": "Scores in falling order, as shares of the largest. A network trained to keep "
+            "its reasons should open a step at the grey bar, between the last shown reason and the "
+            "first hidden one.",
             "doubt": "A step can be bought by making all gradients larger: that is why shares are "
             "drawn, and why the table gives the sum of |I| and the flippable predictions.",
         },

@@ -13,16 +13,28 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from r2et.attacks.comparison import TOLERABLE, HandlerPoint
-from r2et.experiments.tables import BEST, LINEAR, VANILLA, VARIANT, Row, best_rows, passed_rows
+from r2et.experiments.tables import (
+    BEST,
+    CHOSEN_LABEL,
+    LINEAR,
+    VANILLA,
+    Row,
+    chosen_methods,
+    chosen_rows,
+    is_ours,
+    is_steady,
+    passed_rows,
+)
 
 # Drawn with these colours, then handed to the page's variables, which know light from dark.
-INK, MUTED, RULE, ACCENT, FAINT, WARN = (
+INK, MUTED, RULE, ACCENT, FAINT, WARN, OWN = (
     "#1b2733",
     "#5d6b79",
     "#d3d9df",
     "#0072b2",
     "#7aaed0",
     "#c24f00",
+    "#00795a",
 )
 VARIABLES = {
     INK: "--ink",
@@ -31,6 +43,7 @@ VARIABLES = {
     ACCENT: "--accent",
     FAINT: "--accent-faint",
     WARN: "--warn",
+    OWN: "--own",
 }
 SVG = "http://www.w3.org/2000/svg"
 SETTINGS: dict[Any, Any] = {
@@ -86,45 +99,74 @@ class Series:
 
 
 def methods_shown(rows: Sequence[Row]) -> list[Series]:
-    """The methods in drawing order: variants not chosen, the control, Vanilla, the chosen one.
+    """The methods in drawing order: steady ones not chosen, the control, Vanilla, the chosen one.
 
-    A variant that is the best of every seed is drawn once, as the chosen one.
+    A method that is chosen on every seed is drawn once, as the chosen one. Ours have a colour of
+    their own, chosen or not.
     """
-    best = best_rows(rows)
-    variants = {row["variant"] for row in best}
-    chosen = f"{next(iter(variants))} (chosen)" if len(variants) == 1 else "Chosen R2ET"
+    best = chosen_rows(rows)
+    always = _always_chosen(rows)
     found = []
     for method in dict.fromkeys(row["method"] for row in rows):
         own = passed_rows(rows, method)
-        if not own or (variants == {own[0]["label"]} and len(best) == len(own)):
+        if not own or (method == always and len(best) == len(own)):
             continue
-        colour, width, marker = FAINT, 1.0, "o"
-        if method == VANILLA:
-            colour, width, marker = WARN, 2.0, "s"
-        elif not method.startswith(VARIANT):
-            colour, width, marker = MUTED, 1.3, "D"
+        colour, width, marker = _look(method)
         label = own[0]["label"]
         found.append(
             Series(method=method, label=label, rows=own, colour=colour, width=width, marker=marker)
         )
     if best:
+        label = CHOSEN_LABEL if always is None else _called_chosen(best[0]["variant"])
+        colour = OWN if is_ours_throughout(rows) else ACCENT
         found.append(
-            Series(method=BEST, label=chosen, rows=best, colour=ACCENT, width=2.2, marker="o")
+            Series(method=BEST, label=label, rows=best, colour=colour, width=2.2, marker="o")
         )
     return sorted(found, key=lambda series: series.width)
 
 
+def _called_chosen(label: str) -> str:
+    """The label of a method that was chosen, which may have brackets already.
+
+    >>> _called_chosen("R2ET"), _called_chosen("Steadfast (quick)")
+    ('R2ET (chosen)', 'Steadfast (quick, chosen)')
+    """
+    return f"{label[:-1]}, chosen)" if label.endswith(")") else f"{label} (chosen)"
+
+
+def _look(method: str) -> tuple[str, float, str]:
+    """Colour, line width and marker of a method that is not the chosen one."""
+    if method == VANILLA:
+        return WARN, 2.0, "s"
+    if is_ours(method):
+        return OWN, 1.2, "^"
+    return (FAINT, 1.0, "o") if is_steady(method) else (MUTED, 1.3, "D")
+
+
+def _always_chosen(rows: Sequence[Row]) -> str | None:
+    """The method chosen on every seed that has a choice, None if they differ."""
+    chosen = {*chosen_methods(rows).values()}
+    return next(iter(chosen)) if len(chosen) == 1 else None
+
+
+def is_ours_throughout(rows: Sequence[Row]) -> bool:
+    """Whether one method of ours is chosen on every seed."""
+    always = _always_chosen(rows)
+    return always is not None and is_ours(always)
+
+
 def pair_shown(rows: Sequence[Row]) -> list[Series]:
-    """Vanilla and the chosen variant, as far as there are any."""
+    """Vanilla and the chosen network, as far as there are any."""
     return [series for series in methods_shown(rows) if series.method in (VANILLA, BEST)]
 
 
 def curve_figure(rows: Sequence[Row]) -> str:
     """P@k against the radius: strong attack as lines, ERAttack dashed; min to max over seeds."""
     with mpl.rc_context(SETTINGS):
-        figure, axes = _canvas(height=3.7, right=0.76)
+        shown = methods_shown(rows)
+        figure, axes = _canvas(height=3.7, right=_room_for_names(shown))
         ends, said = [], []
-        for series in methods_shown(rows):
+        for series in shown:
             curves = [row["series"]["curve"] for row in series.rows]
             radii = curves[0]["epsilon"]
             strong = [[100 * value for value in curve["strong"]] for curve in curves]
@@ -318,8 +360,9 @@ def plane_figure(rows: Sequence[Row]) -> str:
     """Clean AUC against P@k under the strong attack, one dot for each method and seed."""
     ends, said = [], []
     with mpl.rc_context(SETTINGS):
-        figure, axes = _canvas(height=3.7, right=0.76)
-        for series in methods_shown(rows):
+        shown = methods_shown(rows)
+        figure, axes = _canvas(height=3.7, right=_room_for_names(shown))
+        for series in shown:
             aucs = [row["measures"]["clean AUC"] for row in series.rows]
             kept = [100 * row["measures"]["strong precision@k"] for row in series.rows]
             axes.plot(
@@ -334,20 +377,22 @@ def plane_figure(rows: Sequence[Row]) -> str:
                 clip_on=False,
             )
             if series.method == LINEAR:
-                # Far from the others: a name in the margin would need a line across the figure.
+                # A name in the margin would need a line across the figure. The least accurate dot
+                # of the control is the one farthest from those of the networks.
                 axes.annotate(
                     series.label,
-                    (max(aucs), _mean(kept)),
-                    (8, -10),
+                    (min(aucs), kept[aucs.index(min(aucs))]),
+                    (0, -11),
                     textcoords="offset points",
                     color=series.colour,
                     fontsize=9,
+                    ha="center",
                     va="center",
                 )
             else:
                 ends.append((_mean(aucs), _mean(kept), series))
             said.append(f"{series.label}: AUC {_mean(aucs):.4f}, kept {_mean(kept):.1f} percent")
-        axes.margins(x=0.14)
+        axes.margins(x=0.22)
         axes.set_ylim(0, 102)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -489,6 +534,12 @@ def _canvas(*, height: float, right: float) -> tuple[Figure, Axes]:
     figure.subplots_adjust(left=0.075, right=right, top=0.915, bottom=0.47 / height)
     axes.grid(axis="y", color=RULE, linewidth=0.6)
     return figure, axes
+
+
+def _room_for_names(shown: Sequence[Series]) -> float:
+    """Where the axes end, as a share of the width, so that the names beside them have room."""
+    longest = max((len(series.label) for series in shown), default=0)
+    return max(0.5, min(0.76, 0.955 - 0.0132 * longest))
 
 
 def _heading(axes: Axes, text: str, colour: str = MUTED) -> None:

@@ -1,0 +1,574 @@
+"""The papers' tables: our numbers beside the published ones, and what differs. From rows alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from r2et.experiments.tables import (
+    BEST,
+    BEST_OTHER,
+    COLUMNS,
+    LINEAR,
+    VANILLA,
+    Column,
+    Comparison,
+    MethodSummary,
+    Row,
+    Style,
+    best_other_rows,
+    best_rows,
+    contests,
+    is_rival,
+    is_variant,
+    published_in,
+    published_labels,
+    summarise,
+    summary_of_best,
+    summary_of_best_other,
+    written,
+)
+
+ER, MSE, STRONG = "er precision@k", "mse precision@k", "strong precision@k"
+CONTROL_KEYS = ("clean AUC", STRONG, "distinct sets", "null share", "flippable")
+CONTROLS = tuple(column for key in CONTROL_KEYS for column in COLUMNS if column.key == key)
+FAR = 0.05  # points of a hundred, from which on a number differs whatever its spread
+NONE = "–"
+NAMES = {"adult": "Adult", "bank": "Bank", "compas": "COMPAS"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A number of a paper's table: a measure of the rows of one recipe, and where it is printed."""
+
+    heading: str
+    table: str
+    recipe: str = "paper"
+    key: str = ER
+    measure: str = "P@k"
+    setting: str = ""
+    style: Style = "percent"
+    better: Literal["higher", "lower"] = "higher"
+
+    def printed(self, dataset: str, label: str) -> float | None:
+        """The published number on the scale of ours, None where the table has none."""
+        value = published_in(self.table, dataset, label, self.measure, self.setting)
+        if value is None or self.measure != "P@k":
+            return value
+        return round(value / 100, 6)
+
+    @property
+    def rounding(self) -> float:
+        """How far a published number may be from the one it was rounded from."""
+        return {"percent": 0.0005, "auc": 0.00005}.get(self.style, 0.005)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A number of ours over the seeds that passed, and the published one."""
+
+    ours: float | None
+    sd: float | None
+    published: float | None
+    count: int
+    failed: int
+    differs: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A method in a paper's table: an entry for each quantity, the controls for each recipe."""
+
+    method: str
+    label: str
+    entries: tuple[Entry, ...]
+    controls: tuple[dict[str, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """The best R2ET variant against the best other method: as printed, and as found here."""
+
+    quantity: Quantity
+    printed: tuple[tuple[str, float], tuple[str, float]] | None
+    found: Comparison | None
+    means: tuple[float, float] | None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the published order of the two was found again, in words."""
+        if self.printed is None:
+            return "nothing was published"
+        if self.found is None or self.found.difference is None:
+            return "nothing to compare yet"
+        sign = 1 if self.quantity.better == "higher" else -1
+        theirs = sign * (self.printed[0][1] - self.printed[1][1])
+        ours = sign * self.found.difference
+        if theirs * ours == 0:
+            return "no lead on one side" if theirs != ours else "no lead on either side"
+        if theirs * ours > 0:
+            return "the same order"
+        return "the other way round"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table of a paper for one data set."""
+
+    dataset: str
+    quantities: tuple[Quantity, ...]
+    recipes: tuple[str, ...]
+    lines: tuple[Line, ...]
+    tests: tuple[tuple[str, tuple[Comparison, ...]], ...]
+    leads: tuple[Lead, ...]
+    chosen: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table as text for a terminal or a page, and as plain values.
+
+    The columns from number `controls` on may stand in a table of their own where space is narrow.
+    `strong` are the (line, column) of cells to stand out; `legend` says what marks mean; `below` is
+    a table that belongs under this one. `settings` say how the numbers were made.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    values: Any
+    settings: tuple[str, ...] = ()
+    controls: int | None = None
+    strong: frozenset[tuple[int, int]] = frozenset()
+    notes: tuple[str, ...] = ()
+    legend: str = ""
+    below: "Grid | None" = None
+    table: PaperTable | None = None
+    """What it was made of, if it is a table of a paper."""
+
+
+def rows_of(rows: Sequence[Row], recipe: str, dataset: str) -> list[Row]:
+    """The rows of one recipe and data set."""
+    return [row for row in rows if (row["recipe"], row["dataset"]) == (recipe, dataset)]
+
+
+def datasets_of(rows: Sequence[Row]) -> list[str]:
+    """The data sets that rows are of, by name."""
+    return sorted({str(row["dataset"]) for row in rows})
+
+
+def paper_table(quantities: Sequence[Quantity], rows: Sequence[Row], dataset: str) -> PaperTable:
+    """A table of a paper for one data set: every method published or measured.
+
+    Methods stand in the order of the paper; those it does not have follow, then the best variant
+    and the best rival by validation data, then the linear control. A seed without a model above the
+    AUC floor is counted and never filled in.
+    """
+    recipes = tuple(dict.fromkeys(each.recipe for each in quantities))
+    of_recipe = {name: rows_of(rows, name, dataset) for name in recipes}
+    keys = list(dict.fromkeys([*(each.key for each in quantities), *CONTROL_KEYS]))
+    summaries = {name: _summaries(of_recipe[name], keys) for name in recipes}
+    lines = [
+        _line(label, quantities, recipes, summaries, dataset)
+        for label in _labels(quantities, dataset, summaries)
+    ]
+    tests, leads = [], []
+    for quantity in quantities:
+        own = of_recipe[quantity.recipe]
+        found = contests(own, quantity.key)
+        tests.append((quantity.heading, tuple(found)))
+        leads.append(_lead(quantity, own, found, dataset))
+    for name in recipes:
+        if any(STRONG in (row.get("measures") or {}) for row in of_recipe[name]):
+            heading = "P@k strong attack" + (f", {name}" if len(recipes) > 1 else "")
+            tests.append((heading, tuple(contests(of_recipe[name], STRONG))))
+    return PaperTable(
+        dataset=dataset,
+        quantities=tuple(quantities),
+        recipes=recipes,
+        lines=tuple(lines),
+        tests=tuple(tests),
+        leads=tuple(leads),
+        chosen=tuple(_choices(of_recipe[name], name) for name in recipes if of_recipe[name]),
+    )
+
+
+def _summaries(rows: Sequence[Row], keys: Sequence[str]) -> dict[str, MethodSummary]:
+    """Every method of a recipe by the name the paper gives it."""
+    chosen = (summary_of_best(rows, keys), summary_of_best_other(rows, keys))
+    found = [*summarise(rows, keys), *chosen]
+    return {each.label.casefold(): each for each in found if each is not None}
+
+
+def _labels(
+    quantities: Sequence[Quantity],
+    dataset: str,
+    summaries: Mapping[str, Mapping[str, MethodSummary]],
+) -> list[str]:
+    printed = [label for each in quantities for label in published_labels(each.table, dataset)]
+    measured = [each for found in summaries.values() for each in found.values()]
+    last = (BEST, BEST_OTHER, LINEAR)
+    plain = [each.label for each in measured if each.method not in last]
+    ends = [each.label for name in last for each in measured if each.method == name]
+    labels: dict[str, str] = {}
+    for label in [*printed, *plain, *ends]:
+        labels.setdefault(label.casefold(), label)
+    return list(labels.values())
+
+
+def _line(
+    label: str,
+    quantities: Sequence[Quantity],
+    recipes: Sequence[str],
+    summaries: Mapping[str, Mapping[str, MethodSummary]],
+    dataset: str,
+) -> Line:
+    key = label.casefold()
+    methods = [found[key].method for found in summaries.values() if key in found]
+    return Line(
+        method=methods[0] if methods else label,
+        label=label,
+        entries=tuple(
+            _entry(each, summaries[each.recipe].get(key), each.printed(dataset, label))
+            for each in quantities
+        ),
+        controls=tuple(
+            {
+                column.key: found.means[column.key].value
+                for column in CONTROLS
+                if (found := summaries[name].get(key)) and column.key in found.means
+            }
+            for name in recipes
+        ),
+    )
+
+
+def _entry(quantity: Quantity, summary: MethodSummary | None, printed: float | None) -> Entry:
+    mean = None if summary is None else summary.means.get(quantity.key)
+    sd = mean.sd if mean is not None and mean.count > 1 else None
+    ours = None if mean is None else mean.value
+    return Entry(
+        ours=ours,
+        sd=sd,
+        published=printed,
+        count=0 if summary is None else len(summary.seeds),
+        failed=0 if summary is None else len(summary.failed),
+        differs=differs(ours, sd, printed, quantity.rounding),
+    )
+
+
+def differs(
+    ours: float | None, sd: float | None, printed: float | None, rounding: float = 0.0
+) -> bool:
+    """Whether a mean is more than two standard deviations or five points from a published number.
+
+    >>> differs(0.871, 0.062, 0.876), differs(0.95, None, 0.876), differs(0.99, 0.004, 0.975)
+    (False, True, True)
+    """
+    if ours is None or printed is None:
+        return False
+    gap = abs(ours - printed)
+    return gap > FAR + 1e-12 or (sd is not None and gap > 2 * sd + rounding + 1e-12)
+
+
+def _lead(
+    quantity: Quantity, rows: Sequence[Row], found: Sequence[Comparison], dataset: str
+) -> Lead:
+    sign = 1 if quantity.better == "higher" else -1
+    printed = [
+        (label, value)
+        for label in published_labels(quantity.table, dataset)
+        if (value := quantity.printed(dataset, label)) is not None
+    ]
+    variants = [each for each in printed if is_variant(each[0].casefold())]
+    others = [each for each in printed if not is_variant(each[0].casefold())]
+    against = next((each for each in found if each.method == BEST_OTHER), None)
+    both = [summary_of_best(rows, [quantity.key]), summary_of_best_other(rows, [quantity.key])]
+    means = [each.means.get(quantity.key) for each in both if each is not None]
+    known = [mean.value for mean in means if mean is not None]
+    return Lead(
+        quantity=quantity,
+        printed=(
+            max(variants, key=lambda each: sign * each[1]),
+            max(others, key=lambda each: sign * each[1]),
+        )
+        if variants and others
+        else None,
+        found=against,
+        means=(known[0], known[1]) if len(known) == 2 else None,
+    )
+
+
+def _choices(rows: Sequence[Row], recipe: str) -> str:
+    """Which methods were the best by validation data, and on how many seeds, as a sentence."""
+    told = []
+    for what, chosen in (("R2ET", best_rows(rows)), ("other", best_other_rows(rows))):
+        names = [row["variant"] for row in chosen]
+        counts = {name: names.count(name) for name in dict.fromkeys(names)}
+        if counts:
+            listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
+            told.append(f"best {what} {listed}")
+    chosen_from = "; ".join(told) or "no method passed"
+    return f"Chosen on validation data in recipe {recipe} (number of seeds): {chosen_from}."
+
+
+def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> Grid:
+    """A paper's table as text: ours, published and failed seeds, then the controls."""
+    several = len(table.recipes) > 1
+    headings = ["method"]
+    for quantity in table.quantities:
+        headings += [f"{quantity.heading} ours", "published"]
+    headings.append("failed seeds")
+    headings += [_control_heading(column) for column in CONTROLS]
+    strong = set()
+    for number in range(len(table.quantities)):
+        if (best := _best_line(table, number)) is not None:
+            strong.add((best, 1 + 2 * number))
+    lines = []
+    for line in table.lines:
+        cells = [line.label]
+        for quantity, entry in zip(table.quantities, line.entries, strict=True):
+            cells += [_ours(entry, quantity), _printed(entry, quantity)]
+        cells.append(_by_recipe([_failed(line, table, name) for name in table.recipes]))
+        for column in CONTROLS:
+            shown = [column.show(each[column.key]) if column.key in each else NONE
+                     for each in line.controls]  # fmt: skip
+            cells.append(_by_recipe(shown))
+        lines.append(tuple(cells))
+    notes = list(table.chosen)
+    if several:
+        notes.insert(0, f"Numbers with strokes are those of {' / '.join(table.recipes)}, in turn.")
+    return Grid(
+        title=title,
+        headings=tuple(headings),
+        lines=tuple(lines),
+        values=table_values(table),
+        settings=tuple(settings),
+        controls=len(headings) - len(CONTROLS),
+        strong=frozenset(strong),
+        notes=tuple(notes),
+        legend=LEGEND,
+        below=tests_grid(table),
+        table=table,
+    )
+
+
+LEGEND = (
+    "≠: ours is more than two standard deviations or five points away. "
+    f"{NONE}: not published, or not measured. Bold: the best of the trained methods."
+)
+
+
+def _control_heading(column: Column) -> str:
+    return {STRONG: "P@k strong, %"}.get(column.key, column.heading)
+
+
+def _best_line(table: PaperTable, number: int) -> int | None:
+    sign = 1 if table.quantities[number].better == "higher" else -1
+    best: tuple[float, int] | None = None
+    for at, line in enumerate(table.lines):
+        value = line.entries[number].ours
+        trained = is_rival(line.method) or is_variant(line.method)
+        if value is not None and trained and (best is None or sign * value > best[0]):
+            best = (sign * value, at)
+    return None if best is None else best[1]
+
+
+def _ours(entry: Entry, quantity: Quantity) -> str:
+    if entry.ours is None:
+        return "none passed" if entry.failed and not entry.count else NONE
+    spread = "" if entry.sd is None else f" ± {written(entry.sd, quantity.style)}"
+    return f"{written(entry.ours, quantity.style)}{spread}"
+
+
+def _printed(entry: Entry, quantity: Quantity) -> str:
+    if entry.published is None:
+        return NONE
+    return f"{written(entry.published, quantity.style)}{' ≠' if entry.differs else ''}"
+
+
+def _failed(line: Line, table: PaperTable, recipe: str) -> str:
+    for quantity, entry in zip(table.quantities, line.entries, strict=True):
+        if quantity.recipe == recipe:
+            return f"{entry.failed}" if entry.count or entry.failed else NONE
+    return NONE
+
+
+def _by_recipe(shown: Sequence[str]) -> str:
+    return NONE if set(shown) == {NONE} else " / ".join(shown)
+
+
+def tests_grid(table: PaperTable) -> Grid | None:
+    """Paired t-tests of the best variant against its rivals, a line for each quantity."""
+    found = [(heading, tests) for heading, tests in table.tests if tests]
+    if not found:
+        return None
+    rivals = dict.fromkeys(each.label for _, tests in found for each in tests)
+    lines = []
+    for heading, tests in found:
+        told = {each.label: _tested(each) for each in tests}
+        lines.append((heading, *(told.get(rival, NONE) for rival in rivals)))
+    return Grid(
+        title="Best R2ET minus others over the same seeds, in points: paired t-test",
+        headings=("", *(f"minus {rival}" for rival in rivals)),
+        lines=tuple(lines),
+        values=None,
+    )
+
+
+def _tested(each: Comparison) -> str:
+    if each.difference is None:
+        return "no common seed"
+    p = f"p {NONE}" if each.p_value is None else f"p = {each.p_value:.2g}"
+    difference = f"{100 * each.difference:+.1f}".replace("-", "−")
+    return f"{difference} ({p}, n = {each.count})"
+
+
+def table_values(table: PaperTable) -> dict[str, Any]:
+    """A paper's table as plain values, ready for JSON."""
+    headings = [quantity.heading for quantity in table.quantities]
+    return {
+        "dataset": table.dataset,
+        "methods": [
+            {
+                "method": line.method,
+                "label": line.label,
+                "quantities": {
+                    heading: asdict(entry)
+                    for heading, entry in zip(headings, line.entries, strict=True)
+                },
+                "controls": dict(zip(table.recipes, line.controls, strict=True)),
+            }
+            for line in table.lines
+        ],
+        "tests": {heading: [asdict(each) for each in found] for heading, found in table.tests},
+        "leads": {
+            lead.quantity.heading: {
+                "published": lead.printed,
+                "ours": lead.means,
+                "verdict": lead.verdict,
+            }
+            for lead in table.leads
+        },
+    }
+
+
+def differences(table: PaperTable) -> list[str]:
+    """Where our numbers are not the published ones, a sentence for each quantity."""
+    told = []
+    for number, quantity in enumerate(table.quantities):
+        entries = [(line.label, line.entries[number]) for line in table.lines]
+        known = [each for each in entries if None not in (each[1].ours, each[1].published)]
+        away = [
+            f"{label} {_ours(entry, quantity)} (published {written(printed, quantity.style)})"
+            for label, entry in known
+            if entry.differs and (printed := entry.published) is not None
+        ]
+        if not known:
+            continue
+        name = quantity.heading
+        told.append(
+            f"{name}: {len(away)} of {len(known)} numbers differ: {'; '.join(away)}."
+            if away
+            else f"{name}: all {len(known)} numbers agree."
+        )
+    return told
+
+
+def led(lead: Lead) -> str:
+    """Who leads, as published and as found here, as a sentence."""
+    style, told = lead.quantity.style, lead.quantity.heading
+    if lead.printed is not None:
+        (first, ours), (second, theirs) = lead.printed
+        told += f": published {first} {written(ours, style)} against {second}"
+        told += f" {written(theirs, style)}"
+    if lead.means is not None and lead.found is not None and lead.found.difference is not None:
+        p = "" if lead.found.p_value is None else f", p = {lead.found.p_value:.2g}"
+        told += f"; ours, chosen on validation data, {written(lead.means[0], style)} against "
+        told += f"{written(lead.means[1], style)} (n = {lead.found.count}{p})"
+    return f"{told}: {lead.verdict}."
+
+
+def evidence(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[str]:
+    """What the rows say about why numbers differ or mean less than they seem, in sentences."""
+    own, keys = rows_of(rows, recipe, dataset), [*CONTROL_KEYS, ER, *(each[0] for each in BESIDE)]
+    chosen = (summary_of_best(own, keys), summary_of_best_other(own, keys))
+    found = {each.method: each for each in (*summarise(own, keys), *chosen) if each is not None}
+    told = [
+        _accuracy(found, dataset),
+        _linear(found),
+        _stronger(found),
+        *(_beside(found, *each) for each in BESIDE),
+    ]
+    return [sentence for sentence in told if sentence]
+
+
+BESIDE: tuple[tuple[str, str, Style], ...] = (
+    ("distinct sets", "Distinct top-k sets among the attacked examples (one: everybody is given "
+     "the same reasons)", "count"),
+    ("null share", "Share of the squared slope where real data cannot vary, %", "share"),
+    ("flippable", "Decisions that a much smaller change turns over, %", "share"),
+    ("saliency norm", "Size of the explanations, sum of |I|", "number"),
+    ("tie", "Explanations whose k-th place is a tie, %", "share"),
+)  # fmt: skip
+
+
+def _value(found: Mapping[str, MethodSummary], method: str, key: str) -> float | None:
+    mean = found[method].means.get(key) if method in found else None
+    return None if mean is None else mean.value
+
+
+def _accuracy(found: Mapping[str, MethodSummary], dataset: str) -> str:
+    ours = _value(found, VANILLA, "clean AUC")
+    printed = published_in("text", dataset, "Vanilla", "cAUC", "reported")
+    if ours is None or printed is None:
+        return ""
+    return f"Clean AUC of Vanilla: ours {ours:.4f}, published {printed:.2f}."
+
+
+def _linear(found: Mapping[str, MethodSummary]) -> str:
+    auc, kept = (_value(found, LINEAR, key) for key in ("clean AUC", ER))
+    vanilla = _value(found, VANILLA, "clean AUC")
+    if auc is None or kept is None or vanilla is None:
+        return ""
+    gap = f"{auc - vanilla:+.4f}".replace("-", "−")
+    return (
+        f"The linear control keeps {100 * kept:.1f} under ERAttack at AUC {auc:.4f}, {gap} beside "
+        "Vanilla."
+    )
+
+
+COMPARED = {VANILLA: "Vanilla", BEST: "best R2ET", BEST_OTHER: "best other", "sp": "SP"}
+
+
+def _stronger(found: Mapping[str, MethodSummary]) -> str:
+    told = []
+    for method, name in COMPARED.items():
+        weak, strong = (_value(found, method, key) for key in (ER, STRONG))
+        if weak is not None and strong is not None:
+            told.append(f"{name} {100 * weak:.1f} → {100 * strong:.1f}")
+    return f"From ERAttack to the strong attack: {'; '.join(told)}." if told else ""
+
+
+def _beside(found: Mapping[str, MethodSummary], key: str, what: str, style: Style) -> str:
+    values = {name: _value(found, method, key) for method, name in COMPARED.items()}
+    known = {name: value for name, value in values.items() if value is not None}
+    if not known or (key == "tie" and max(known.values()) == 0):
+        return ""
+    listed = ", ".join(f"{name} {written(value, style)}" for name, value in known.items())
+    return f"{what}: {listed}."
+
+
+def thickness_agreement(table: PaperTable) -> str:
+    """Whether the method with the best P@k also has the greatest thickness, as a sentence."""
+    pairs: list[tuple[str, float, float]] = []
+    for line in table.lines:
+        kept, thick = (entry.ours for entry in line.entries)
+        trained = is_rival(line.method) or is_variant(line.method)
+        if trained and kept is not None and thick is not None:
+            pairs.append((line.label, kept, thick))
+    if not pairs:
+        return "No method has both numbers yet."
+    stable = max(pairs, key=lambda each: each[1])[0]
+    thickest = max(pairs, key=lambda each: each[2])[0]
+    same = "also has" if stable == thickest else f"has not: {thickest} has"
+    return f"{stable} has the highest P@k of the trained methods and {same} the greatest thickness."

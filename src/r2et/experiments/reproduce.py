@@ -1,0 +1,335 @@
+"""Running what is missing of the papers' tables and figures, and keeping its rows."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from r2et.data import Dataset
+from r2et.data import load as load_embedded
+from r2et.experiments.figure_numbers import facing_of
+from r2et.experiments.laboratory import LabSettings, compared_handlers
+from r2et.experiments.recipes import MethodPlan, Recipe, load_recipe
+from r2et.experiments.runs import LABELS, code_digest, data_digest, fingerprint, row_key
+from r2et.experiments.sweeps import OnProgress, Plan, Progress, sweep, unit_of
+from r2et.experiments.tables import LINEAR, VANILLA, Row
+from r2et.experiments.targets import HANDLERS_ROWS, SCATTERED_MODEL, Target, datasets_wanted
+from r2et.files import append_rows, read_rows
+from r2et.training import load as load_model
+
+HANDLERS_EXAMPLES = 300
+FIGURES_FROM = "paper"  # the recipe whose series are drawn
+KEPT_MEASURES = (
+    "clean AUC",
+    "er precision@k",
+    "mse precision@k",
+    "strong precision@k",
+    "applicant precision@k",
+    "strong gauge-free precision@k",
+    "er thickness",
+    "gaussian thickness",
+    "least gaussian thickness",
+    "dffot",
+    "comp",
+    "suff",
+    "hessian norm",
+    "saliency norm",
+    "flippable",
+    "null share",
+    "distinct sets",
+    "tie",
+    "er sen",
+    "mse sen",
+    "strong sen",
+    "last doubling",
+)
+KEPT_FIELDS = (
+    "key",
+    "dataset",
+    "data",
+    "recipe",
+    "recipe digest",
+    "schema",
+    "explainer",
+    "k",
+    "seed",
+    "method",
+    "label",
+    "version",
+    "code",
+    "floor",
+    "passed",
+    "chosen",
+    "valid",
+    "examples",
+    "features",
+    "radii",
+    "steps",
+    "points",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One recipe to run on one data set, and the keys of its rows."""
+
+    name: str
+    """By which the recipe is loaded."""
+    dataset: str
+    recipe: Recipe
+    keys: tuple[str, ...]
+    whole: bool
+    """Whether the recipe is as its file has it, so that it may be swept by its name."""
+
+
+def reproduce(
+    targets: Sequence[Target],
+    out: Path,
+    *,
+    seeds: int | None = None,
+    only: Sequence[str] | None = None,
+    jobs: int = 1,
+    backend: str = "joblib",
+    address: str | None = None,
+    load: Callable[[str], Dataset] = load_embedded,
+    on_progress: OnProgress = lambda progress: None,
+) -> list[Row]:
+    """The rows that the targets are made of, after whatever is missing in `out` has been run.
+
+    Rows of `out` that the targets do not need are left out. Without anything missing no model is
+    loaded, let alone trained.
+    """
+    wanted = {target.name: datasets_wanted(target, only) for target in targets}
+    if not any(wanted.values()):
+        about = ", ".join(dict.fromkeys(name for each in targets for name in each.datasets))
+        raise ValueError(f"{targets[0].name} is about {about}: ask for one of these with --only.")
+    known: dict[str, Dataset] = {}
+
+    def loaded(name: str) -> Dataset:
+        if name not in known:
+            known[name] = load(name)
+        return known[name]
+
+    parts = list(_parts(targets, wanted, seeds, loaded))
+    results = out / "results.jsonl"
+    rows = _by_key(read_rows(results))
+    missing = [part for part in parts if any(key not in rows for key in part.keys)]
+    calls = _calls(missing)
+    for number, (recipe, only_these) in enumerate(calls, 1):
+        name = recipe if isinstance(recipe, str) else recipe.name
+        place = f"{name}, {number} of {len(calls)}" if len(calls) > 1 else name
+        sweep(
+            recipe,
+            out,
+            backend=backend,
+            address=address,
+            jobs=jobs,
+            seeds=seeds,
+            only=only_these,
+            load=load,
+            on_progress=partial(_tell, on_progress, place),
+        )
+    if missing:
+        rows = _by_key(read_rows(results))
+    found = [rows[key] for key in dict.fromkeys(key for part in parts for key in part.keys)]
+    compared = [
+        (each.needs[0].recipe, name)
+        for each in targets
+        if each.handlers
+        for name in wanted[each.name]
+    ]
+    for number, (recipe, name) in enumerate(compared):
+        what = f"ways to keep predictions, {name}"
+        tell = partial(on_progress, Progress(done=number, total=len(compared), what=what))
+        found.append(handlers_row(loaded(name), recipe, out, on_start=tell))
+    return in_order(found)
+
+
+def identity(row: Row) -> tuple[Any, ...]:
+    """What a row is the only one of in a recipe: data set, seed, method and number of pairs."""
+    return row["dataset"], row["seed"], row["method"], facing_of(row) or 0
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """The rows by recipe, data set, seed and method, in the order in which methods are listed.
+
+    Of equals the first counts, so that the same rows always make the same table.
+    """
+    places = {name: number for number, name in enumerate(LABELS)}
+    last = len(places)
+
+    def place(row: Row) -> tuple[Any, ...]:
+        dataset, seed, method, facing = identity(row)
+        return row["recipe"], dataset, seed, places.get(method, last), method, facing
+
+    return sorted(rows, key=place)
+
+
+def _tell(on_progress: OnProgress, place: str, progress: Progress) -> None:
+    on_progress(replace(progress, what=f"{place}: {progress.what}"))
+
+
+def _by_key(rows: Iterable[dict[str, Any]]) -> dict[str, Row]:
+    return {str(row["key"]): row for row in rows if "key" in row}
+
+
+def _parts(
+    targets: Sequence[Target],
+    wanted: Mapping[str, Sequence[str]],
+    seeds: int | None,
+    load: Callable[[str], Dataset],
+) -> Iterator[Part]:
+    """What the targets need, a part for each recipe and data set, each once."""
+    needs: dict[tuple[str, str | None, str], set[str] | None] = {}
+    for target in targets:
+        for need in target.needs:
+            for dataset in wanted[target.name]:
+                where = (need.recipe, need.by, dataset)
+                before = needs.get(where, set())
+                methods = None if need.methods is None or before is None else {*need.methods}
+                needs[where] = None if methods is None or before is None else before | methods
+    for (name, by, dataset), methods in needs.items():
+        recipe = load_recipe(name, dataset)
+        for own in [recipe] if by is None else split_by(recipe, by):
+            plans = [each for each in own.methods if _is_needed(each.name, methods)]
+            own = replace(own, datasets=(dataset,), methods=tuple(plans))
+            yield Part(
+                name=name,
+                dataset=dataset,
+                recipe=own,
+                keys=tuple(_keys(load(dataset), own, own.seeds if seeds is None else seeds)),
+                whole=by is None and plans == list(recipe.methods) and dataset in recipe.datasets,
+            )
+
+
+def _is_needed(method: str, methods: set[str] | None) -> bool:
+    return methods is None or method == VANILLA or method in methods
+
+
+def _keys(dataset: Dataset, recipe: Recipe, seeds: int) -> Iterator[str]:
+    for seed in range(seeds):
+        for plan in (MethodPlan(name=LINEAR), *recipe.methods):
+            yield row_key(dataset, recipe, seed, plan)
+
+
+def _calls(parts: Sequence[Part]) -> list[tuple[Recipe | str, list[str]]]:
+    """The sweeps to run: whole recipes over their data sets at once, others one by one."""
+    by_name: dict[str, list[str]] = {}
+    for part in parts:
+        if part.whole:
+            by_name.setdefault(part.name, []).append(part.dataset)
+    return [
+        *by_name.items(),
+        *((part.recipe, [part.dataset]) for part in parts if not part.whole),
+    ]
+
+
+def split_by(recipe: Recipe, setting: str) -> list[Recipe]:
+    """A recipe for each value of a setting, in which methods that have it have this value only."""
+    values = dict.fromkeys(
+        settings[setting]
+        for plan in recipe.methods
+        for settings in plan.grid
+        if setting in settings
+    )
+    if not values:
+        raise ValueError(f"no method of recipe {recipe.name!r} has a setting {setting!r}.")
+    return [
+        replace(
+            recipe,
+            methods=tuple(
+                replace(plan, grid=grid)
+                for plan in recipe.methods
+                if (grid := tuple(each for each in plan.grid if each.get(setting, value) == value))
+            ),
+        )
+        for value in values
+    ]
+
+
+def handlers_row(
+    dataset: Dataset, recipe_name: str, out: Path, on_start: Callable[[], None] = lambda: None
+) -> Row:
+    """Every way to keep predictions, compared on a recipe's Vanilla model of the first seed: a row.
+
+    Kept in out/handlers.jsonl and not computed again.
+    """
+    recipe = load_recipe(recipe_name, dataset.name)
+    settings = LabSettings(
+        attack="er",
+        k=recipe.evaluation.k,
+        epsilons=(recipe.evaluation.er.radius,),
+        examples=min(HANDLERS_EXAMPLES, recipe.evaluation.examples),
+    )
+    key = fingerprint(HANDLERS_ROWS, data_digest(dataset), recipe.digest, asdict(settings))
+    path = out / "handlers.jsonl"
+    if (row := _by_key(read_rows(path)).get(key)) is not None:
+        return row
+    on_start()
+    plan = Plan(dataset=dataset, source=partial(_itself, dataset), recipe=recipe, seeds=1)
+    unit = unit_of(plan, 0, recipe.methods[0], out)
+    model, _ = load_model(unit.path(recipe.methods[0].grid[0]))
+    split = dataset.split(0)
+    points = compared_handlers(model, split, settings)
+    row = {
+        "key": key,
+        "recipe": HANDLERS_ROWS,
+        "recipe digest": recipe.digest,
+        "dataset": dataset.name,
+        "data": data_digest(dataset),
+        "seed": 0,
+        "method": VANILLA,
+        "label": "Vanilla",
+        "code": code_digest(),
+        "k": settings.k,
+        "examples": min(settings.examples, len(split.test)),
+        "radii": {"attack": max(settings.epsilons)},
+        "points": [asdict(point) for point in points],
+    }
+    append_rows(path, [row])
+    return row
+
+
+def _itself(dataset: Dataset) -> Dataset:
+    return dataset
+
+
+def stripped(row: Row) -> dict[str, Any]:
+    """A row without told decisions and long series, numbers to six places; again it stays so.
+
+    What tables and figures show is kept, dots only of the model of the scatter plot.
+    """
+    kept = {name: row[name] for name in KEPT_FIELDS if name in row}
+    kept["measures"] = {
+        name: row["measures"][name] for name in KEPT_MEASURES if name in row.get("measures", {})
+    }
+    if not row.get("passed", True):
+        kept["candidates"] = list(row.get("candidates", []))
+        kept["failures"] = list(row.get("failures", []))
+    series, told = row.get("series") or {}, {}
+    if row["recipe"] != FIGURES_FROM:
+        series = {}
+    if "profile" in series and row["method"] == VANILLA:
+        told["profile"] = {"median": series["profile"]["median"]}
+    if "scatter" in series:
+        dots = (row["dataset"], row["method"]) == SCATTERED_MODEL and row["seed"] == 0
+        names: tuple[str, ...] = ("never flipped", "last step", "correlation", "pearson")
+        names += ("first flip", "thickness", "hessian norm") if dots else ()
+        told["scatter"] = {
+            name: series["scatter"][name] for name in names if name in series["scatter"]
+        }
+    if told:
+        kept["series"] = told
+    found: dict[str, Any] = _rounded(kept)
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return value

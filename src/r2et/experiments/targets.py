@@ -1,0 +1,389 @@
+"""The papers' tables and figures by name: what each needs, and how its rows are told."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from r2et.experiments.figure_numbers import (
+    correlation_grid,
+    correlations,
+    facing_of,
+    handlers_grid,
+    paired_grid,
+    places_grid,
+    profile_grid,
+    scatter_grid,
+)
+from r2et.experiments.papers import (
+    MSE,
+    NAMES,
+    Grid,
+    Quantity,
+    datasets_of,
+    paper_table,
+    rows_of,
+    table_grid,
+    thickness_agreement,
+)
+from r2et.experiments.recipes import RETRAIN, Recipe, load_recipe, recipe_names
+from r2et.experiments.tables import Row
+from r2et.naming import nearest
+
+ALL = "all"
+TABULAR = ("adult", "bank", "compas")
+HANDLERS_ROWS = "handlers"
+PAIRS_DATASET = "bank"
+SCATTERED_MODEL = ("compas", "r2et")
+CORRELATED_MODELS = tuple(
+    (dataset, method) for dataset in ("adult", "compas") for method in ("vanilla", "est-h", "r2et")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Rows that a target is made of: a recipe, and which of its methods, all unless named.
+
+    `by` is a setting whose every value is a row of its own, instead of being chosen among.
+    """
+
+    recipe: str
+    methods: tuple[str, ...] | None = None
+    by: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the recipe, also of one that is a file."""
+        return Path(self.recipe).stem if self.recipe.endswith(".toml") else self.recipe
+
+
+Show = Callable[["Target", Sequence[Row], Sequence[str]], list[Grid]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A table or figure of the papers: what it shows, what it needs, and how it is told."""
+
+    name: str
+    title: str
+    line: str
+    needs: tuple[Need, ...]
+    show: Show
+    datasets: tuple[str, ...] = TABULAR
+    quantities: tuple[Quantity, ...] = ()
+    handlers: bool = False
+    """Whether the ways to keep predictions are compared on the Vanilla models."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of numbers, published ones beside ours."""
+        return bool(self.quantities)
+
+
+def targets_named(name: str) -> list[Target]:
+    """The target of a name, or all of them in the order of the papers."""
+    if name == ALL:
+        return list(TARGETS.values())
+    if name not in TARGETS:
+        raise ValueError(f"unknown target {name!r}: {nearest(name, [*TARGETS, ALL])}")
+    return [TARGETS[name]]
+
+
+def datasets_wanted(target: Target, only: Sequence[str] | None) -> list[str]:
+    """The data sets of a target that are asked for; names it does not know are refused."""
+    for name in only or ():
+        if name not in TABULAR:
+            raise ValueError(f"unknown data set {name!r}: {nearest(name, TABULAR)}")
+    return [name for name in target.datasets if not only or name in only]
+
+
+def grids_of(target: Target, rows: Sequence[Row], only: Sequence[str] | None = None) -> list[Grid]:
+    """A target as tables of text and values, those of the data sets that there are rows of."""
+    have = set(datasets_of([row for row in rows if row["recipe"] in _recipes(target)]))
+    datasets = [name for name in datasets_wanted(target, only) if name in have]
+    return [grid for grid in target.show(target, rows, datasets) if grid.lines]
+
+
+def _recipes(target: Target) -> set[str]:
+    return {need.name for need in target.needs} | ({HANDLERS_ROWS} if target.handlers else set())
+
+
+@cache
+def _packaged(name: str, dataset: str) -> Recipe:
+    return load_recipe(name, dataset)
+
+
+def settings_told(rows: Sequence[Row], recipe: str, dataset: str) -> str:
+    """Recipe, seeds, k, radius, epochs, examples and explainer of some rows, as one line."""
+    own = rows_of(rows, recipe, dataset)
+    seeds = len({row["seed"] for row in own})
+    told = [f"recipe {recipe}", f"{seeds} seed{'s' * (seeds != 1)}"]
+    measured = next((row for row in own if row.get("examples")), None)
+    if measured is not None:
+        told.append(f"k = {measured['k']}")
+        if "radii" in measured:
+            told.append(f"ε = {measured['radii']['attack']:g}")
+    if recipe in recipe_names():
+        plan = _packaged(recipe, dataset)
+        retrained = plan.schema == RETRAIN
+        epochs = plan.retrain_epochs if retrained else plan.fit.epochs
+        told.append(f"{epochs} epochs{' of retraining at most' * retrained}")
+        told.append(f"{plan.evaluation.er.steps} attack steps")
+    if measured is not None:
+        told.append(f"{measured['examples']} test examples")
+        name = (measured.get("explainer") or {}).get("name")
+        told += [f"explained by {name}"] if name else []
+    if recipe in recipe_names():
+        made_with = {row["recipe digest"] for row in own if "recipe digest" in row}
+        if made_with - {plan.digest}:
+            told.append("made with an earlier version of this recipe")
+    return ", ".join(told)
+
+
+def _told(rows: Sequence[Row], dataset: str, recipes: Iterable[str]) -> tuple[str, ...]:
+    known = [name for name in recipes if rows_of(rows, name, dataset)]
+    return tuple(settings_told(rows, name, dataset) for name in known)
+
+
+def _title(target: Target, dataset: str) -> str:
+    return f"{target.title}: {NAMES.get(dataset, dataset)}"
+
+
+def _show_table(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    grids = []
+    for dataset in datasets:
+        table = paper_table(target.quantities, rows, dataset)
+        told = _told(rows, dataset, table.recipes)
+        grid = table_grid(table, _title(target, dataset), told)
+        if target.name in ("table-3", "table-5"):
+            grid = replace(grid, notes=(*grid.notes, thickness_agreement(table)))
+        grids.append(grid)
+    return grids
+
+
+def _show_scatter(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    _, method = SCATTERED_MODEL
+    return [
+        replace(
+            scatter_grid(rows, dataset, method, _title(target, dataset)),
+            settings=_told(rows, dataset, ["paper"]),
+        )
+        for dataset in datasets
+    ]
+
+
+def _show_correlations(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    found = correlations(rows, [each for each in CORRELATED_MODELS if each[0] in datasets])
+    told = tuple(dict.fromkeys(each for name in datasets for each in _told(rows, name, ["paper"])))
+    return [replace(correlation_grid(found, target.title), settings=told)] if found else []
+
+
+def _show_handlers(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    return [
+        replace(
+            handlers_grid(row["points"], _title(target, dataset)),
+            settings=(
+                f"Vanilla of recipe paper, seed 0, k = {row['k']}, "
+                f"ε = {row['radii']['attack']:g}, {row['examples']} test examples",
+            ),
+        )
+        for dataset in datasets
+        for row in rows_of(rows, HANDLERS_ROWS, dataset)
+    ]
+
+
+def _show_places(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    return [
+        replace(
+            places_grid(rows, dataset, _title(target, dataset)),
+            settings=_told(rows, dataset, ["paper"]),
+        )
+        for dataset in datasets
+    ]
+
+
+def _show_profile(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    told = tuple(dict.fromkeys(each for name in datasets for each in _told(rows, name, ["paper"])))
+    grid = profile_grid(rows, datasets, target.title)
+    return [replace(grid, settings=told)] if datasets else []
+
+
+def _show_pairs(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    return [
+        replace(
+            paired_grid(rows, dataset, _title(target, dataset)),
+            settings=_told(rows, dataset, ["paper-pairs"]),
+        )
+        for dataset in datasets
+        if any(facing_of(row) is not None for row in rows if row["dataset"] == dataset)
+    ]
+
+
+PAPER = (Need(recipe="paper"),)
+THICKNESS = (
+    Quantity(heading="P@8 ERAttack", table="5", setting="ERAttack"),
+    Quantity(
+        heading="thickness",
+        table="5",
+        key="er thickness",
+        measure="thickness",
+        setting="ERAttack",
+        style="auc",
+    ),
+)
+
+TARGETS: dict[str, Target] = {
+    each.name: each
+    for each in (
+        Target(
+            name="table-1",
+            title="Table 1",
+            line="Share of the top 8 features kept under ERAttack and under the MSE attack.",
+            needs=PAPER,
+            show=_show_table,
+            quantities=(
+                Quantity(heading="P@8 ERAttack", table="1", setting="ERAttack"),
+                Quantity(heading="P@8 MSE attack", table="1", key=MSE, setting="MSE attack"),
+            ),
+        ),
+        Target(
+            name="table-2",
+            title="Table 2",
+            line="Networks trained with the gradient, their gradient, SmoothGrad and Integrated "
+            "Gradients attacked by ERAttack.",
+            needs=(*PAPER, Need(recipe="paper-smoothgrad"), Need(recipe="paper-ig")),
+            show=_show_table,
+            quantities=(
+                Quantity(heading="P@8 Grad", table="2", setting="Grad"),
+                Quantity(
+                    heading="P@8 SmoothGrad",
+                    table="2",
+                    recipe="paper-smoothgrad",
+                    setting="SmoothGrad",
+                ),
+                Quantity(heading="P@8 IG", table="2", recipe="paper-ig", setting="IG"),
+            ),
+        ),
+        Target(
+            name="table-3",
+            title="Table 3",
+            line="P@8 beside the thickness of the data set, as the main text of the paper "
+            "discusses them.",
+            needs=PAPER,
+            show=_show_table,
+            quantities=THICKNESS,
+        ),
+        Target(
+            name="table-5",
+            title="Table 5",
+            line="P@8 beside the thickness of the data set: share of pairs in order on the way to "
+            "the attacked input, averaged over the examples.",
+            needs=PAPER,
+            show=_show_table,
+            quantities=THICKNESS,
+        ),
+        Target(
+            name="table-7",
+            title="Table 7",
+            line="P@k for k = 2, 5 and 8 under ERAttack, networks trained and selected for each k.",
+            needs=(Need(recipe="paper-k2"), Need(recipe="paper-k5"), *PAPER),
+            show=_show_table,
+            quantities=(
+                Quantity(heading="P@2", table="7", recipe="paper-k2", setting="k=2"),
+                Quantity(heading="P@5", table="7", recipe="paper-k5", setting="k=5"),
+                Quantity(heading="P@8", table="7", setting="k=8"),
+            ),
+        ),
+        Target(
+            name="table-8",
+            title="Table 8",
+            line="P@8 under ERAttack of networks trained from scratch, and of networks that went "
+            "on from the Vanilla model for at most 10 epochs.",
+            needs=(*PAPER, Need(recipe="paper-retrain")),
+            show=_show_table,
+            quantities=(
+                Quantity(heading="P@8 from scratch", table="8", setting="from scratch"),
+                Quantity(
+                    heading="P@8 retrained", table="8", recipe="paper-retrain", setting="retrained"
+                ),
+            ),
+        ),
+        Target(
+            name="table-9",
+            title="Table 9",
+            line="Faithfulness of the explanations: DFFOT and SUFF the lower, COMP the higher the "
+            "better.",
+            needs=PAPER,
+            show=_show_table,
+            quantities=(
+                Quantity(
+                    heading="DFFOT",
+                    table="9",
+                    key="dffot",
+                    measure="DFFOT",
+                    style="number",
+                    better="lower",
+                ),
+                Quantity(heading="COMP", table="9", key="comp", measure="COMP", style="number"),
+                Quantity(
+                    heading="SUFF",
+                    table="9",
+                    key="suff",
+                    measure="SUFF",
+                    style="number",
+                    better="lower",
+                ),
+            ),
+        ),
+        Target(
+            name="figure-2",
+            title="Figure 2",
+            line="ERAttack step of the first flip against thickness and Hessian norm, R2ET on "
+            "COMPAS.",
+            needs=(Need(recipe="paper", methods=("r2et",)),),
+            show=_show_scatter,
+            datasets=("compas",),
+        ),
+        Target(
+            name="figure-4",
+            title="Figure 4",
+            line="Correlation of thickness and Hessian norm with the manipulation epoch, for "
+            "Vanilla, Est-H and R2ET.",
+            needs=(Need(recipe="paper", methods=("est-h", "r2et")),),
+            show=_show_correlations,
+            datasets=("adult", "compas"),
+        ),
+        Target(
+            name="figure-6",
+            title="Figure 6",
+            line="Ways to keep the predictions during an attack: P@k against changed predictions "
+            "on Vanilla.",
+            needs=(Need(recipe="paper", methods=()),),
+            show=_show_handlers,
+            handlers=True,
+        ),
+        Target(
+            name="figure-7",
+            title="Figure 7",
+            line="P@k against clean AUC of all methods, with the Pareto front.",
+            needs=PAPER,
+            show=_show_places,
+        ),
+        Target(
+            name="figure-8",
+            title="Figure 8",
+            line="Gradient magnitudes of Vanilla in falling order.",
+            needs=(Need(recipe="paper", methods=()),),
+            show=_show_profile,
+        ),
+        Target(
+            name="figure-9",
+            title="Figure 9",
+            line="P@8 against the number k' of compared pairs, R2ET\\H with its anchor pairs and "
+            "R2ET-mm\\H, on Bank.",
+            needs=(Need(recipe="paper-pairs", by="facing"), *PAPER),
+            show=_show_pairs,
+            datasets=(PAIRS_DATASET,),
+        ),
+    )
+}

@@ -1,0 +1,132 @@
+"""Our own method: the top k of today hold at the worst neighbour, in a network that can hold them.
+
+What each part buys, and what failed, is told in docs/steadfast.md.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks.threats import clip, unit
+from r2et.derivatives import frozen_statistics, gradient_of
+from r2et.explainers import log_odds, predicted
+from r2et.models.structured import Structured
+from r2et.objectives.family import ranking_by
+from r2et.objectives.gaps import unit_length
+from r2et.objectives.method import Look, Method, Penalty
+from r2et.ranking import facing_count, order
+
+FIRST_STEP, SHORTER = 0.6, 0.6  # of the radius; each step of the one before
+HALVINGS = 3
+
+
+def steadfast(
+    *,
+    k: int,
+    thickness: float = 0.35,
+    variation: float = 1e-4,
+    radius: float = 1.0,
+    steps: int = 2,
+    room: float = 0.25,
+    reference: nn.Module | None = None,
+) -> Method:
+    """Steadfast: L_cls - lambda mean_i min(h(x', k-i+1, k+i), r) + mu variation.
+
+    lambda = `thickness`, mu = `variation`. The gaps h are those of the gradient scaled to length
+    one, of the pairs that face each other at place k in the ranking at x; r = `room` / sqrt(n), so
+    that pairs far enough apart ask for no more. x' is a neighbour within `radius` found by `steps`
+    steps of an attack, its prediction kept; without steps it is x itself, at half the cost.
+    The variation is `Structured.variation`: how far any change of x can turn the gradient.
+    """
+    _check(
+        positive=("radius", "room"),
+        thickness=thickness,
+        variation=variation,
+        radius=radius,
+        steps=steps,
+        room=room,
+    )
+    if not isinstance(steps, int):
+        raise ValueError(f"Steadfast needs a whole number of steps, got {steps}.")
+    ranking = ranking_by(reference, saliency_at)
+
+    def narrowness(look: Look) -> Tensor:
+        n = look.x.flatten(1).shape[1]
+        count = facing_count(k, n)
+        if steps:
+            ranked = order(ranking(look, None))
+            place = neighbour(look, ranked, k=k, radius=radius, steps=steps)
+            saliency = saliency_at(look.model, place, look.y)
+        else:
+            saliency = saliency_at(look.model, look.x.detach(), look.y)
+            ranked = order(ranking(look, saliency))
+        facing = unit_length(saliency).gather(-1, ranked[:, k - count : k + count])
+        gaps = facing[:, :count].flip(-1) - facing[:, count:]
+        return -gaps.clamp(max=room / math.sqrt(n)).mean(-1)
+
+    penalties: list[tuple[str, float, Penalty]] = []
+    if thickness:
+        penalties.append(("narrowness", thickness, narrowness))
+    if variation:
+        penalties.append(("variation", variation, variation_of))
+    return Method(penalties=tuple(penalties))
+
+
+def variation_of(look: Look) -> Tensor:
+    """The variation of the network, or of each row's own network in a stack: (B,)."""
+    if not isinstance(look.model, Structured):
+        raise ValueError(
+            "Steadfast caps the variation of a structured network, got "
+            f"{type(look.model).__name__}: build MODELS['structured'], or set variation = 0."
+        )
+    variation = look.model.variation().view(1, -1)
+    return variation.expand(len(look.x) // variation.numel(), -1).flatten()
+
+
+@torch.no_grad()
+def neighbour(look: Look, ranked: Tensor, *, k: int, radius: float, steps: int) -> Tensor:
+    """A neighbour at which the first k of `ranked` lead by less, of the same prediction: like x.
+
+    From a random place on the sphere, a few steps down the lead of the normalised gradient; where
+    the predicted class changed on the way, half the way back, and again, at last to x itself.
+    """
+    x = look.x.detach()
+    weights = x.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
+    place = x + radius * unit(look.draw(x))
+    for step in range(steps):
+        with torch.enable_grad():
+            at = place.requires_grad_()
+            leads = (unit_length(saliency_at(look.model, at, look.y)) * weights).sum(-1)
+            downhill = gradient_of(leads, at, create_graph=False)
+        move = radius * FIRST_STEP * SHORTER**step * unit(downhill)
+        place = clip(place.detach() - move, x, radius)
+    for halved in range(HALVINGS + 1):
+        kept = (predicted(look.model, place) == look.y).view(-1, *(1,) * (x.ndim - 1))
+        if kept.all():
+            break
+        place = torch.where(kept, place, x + (place - x) / 2 if halved < HALVINGS else x)
+    return place
+
+
+def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Absolute gradient of the log-odds of class y, which ranks as that of its probability: (B, n).
+
+    Scaled to length one both are the same. But where log-odds are straight, all that a derivative
+    of the other finds is rounding, and an attack would follow it.
+    """
+    if isinstance(model, Structured):
+        return model.slope(x, y).abs()
+    recording = torch.is_grad_enabled()
+    x = x if recording and x.requires_grad else x.detach().requires_grad_()
+    with torch.enable_grad(), frozen_statistics(model):
+        slope = gradient_of(log_odds(model(x), y), x, create_graph=recording)
+    return slope.flatten(1).abs()
+
+
+def _check(*, positive: tuple[str, ...], **settings: float) -> None:
+    """Refuse settings below zero or, where they must be positive, at zero."""
+    for name, value in settings.items():
+        least = "> 0" if name in positive else ">= 0"
+        if not (0 < value < math.inf or (value == 0 and name not in positive)):
+            raise ValueError(f"Steadfast needs a finite {name} {least}, got {value}.")

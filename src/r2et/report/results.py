@@ -1,0 +1,198 @@
+"""The page of results: every table and figure of the papers, written from kept rows."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from r2et.experiments.papers import (
+    NONE,
+    Grid,
+    PaperTable,
+    differences,
+    evidence,
+    led,
+    rows_of,
+)
+from r2et.experiments.reproduce import identity, in_order, stripped
+from r2et.experiments.tables import Row
+from r2et.experiments.targets import TARGETS, Target, grids_of
+from r2et.files import read_rows, write_text
+from r2et.report.paper_figures import pictures
+
+HEAD = """# Results
+
+<!-- Written by `make results` from the rows in docs/results/. Do not edit. -->
+
+Every table and figure of the papers that is about tabular data, with the published number beside
+ours. Each is made by one command, `r2et reproduce NAME`, which trains, attacks and measures
+whatever is missing; `r2et reproduce all` makes them all. This page is written from the rows kept
+in [docs/results](results), without any model.
+
+How to read the tables:
+
+- **ours** is the mean over random splits, ± the standard deviation. **published** is the number of
+  the paper. ≠ marks numbers of which ours is more than two standard deviations or five points away.
+- **failed seeds** are splits on which no setting of a method kept the AUC of Vanilla minus the
+  recipe's gate. They are counted and never filled in.
+- Settings are chosen on validation data, on every split for itself, and so are *best R2ET* and
+  *best other*. Test data are looked at once.
+- The right-hand columns are there to expose a hollow number: clean AUC, P@k under the strong
+  attack, how many different top-k sets the attacked examples have, the share of the slope in
+  directions in which real data cannot vary, and how many decisions a change of length 0.1 turns
+  over. The **linear control** is a logistic regression, whose explanations cannot be reshuffled.
+"""
+
+PROSE: Mapping[str, str] = {
+    "table-2": """\
+SmoothGrad takes 50 gradients and Integrated Gradients 100, so these two columns are measured on
+fewer examples than the first, and without the strong attack; networks, attack steps and radius are
+the same.""",
+    "table-3": """\
+The paper's Tables 3 and 5 show the same two numbers; both are compared with those of Table 5.""",
+    "table-7": """\
+Each k has networks of its own, trained with it, selected by P@k at it, and attacked at it.""",
+    "table-8": """\
+Retraining starts from the Vanilla network of the same split and keeps its ranking; it ends when the
+explanations leave Vanilla's too far or the AUC falls. SP is another network and cannot be
+retrained.""",
+    "table-9": """\
+DFFOT: share of the features that must be taken away, the most important first, until the prediction
+changes. COMP: how far the probability moves without the top features. SUFF: how far it moves with
+them alone.""",
+    "figure-4": """\
+The manipulation epoch is the ERAttack step at which the first feature leaves the top k; examples
+that never flip count as one step more than the last.""",
+    "figure-6": """\
+The paper draws this figure for two graph data sets. On tabular data it uses unconstrained attacks,
+saying that they change no prediction.""",
+    "figure-7": """\
+The paper draws this figure for MNIST and two graph data sets; here are the tabular ones, under
+ERAttack and under the strong attack. Triangles are R2ET and its variants.""",
+    "figure-8": """\
+Scores are shares of the largest one of each example, so that data sets can be compared.""",
+}
+
+
+def page(rows: Sequence[Row], folder: str) -> tuple[str, dict[str, str]]:
+    """The page in Markdown, and its pictures by the names of their files in `folder`."""
+    told = {target.name: grids_of(target, rows) for target in TARGETS.values()}
+    sections = [HEAD, _contents(told)]
+    files: dict[str, str] = {}
+    for target in TARGETS.values():
+        drawn = pictures(target, rows) if told[target.name] else {}
+        files |= {f"{name}.svg": svg for name, svg in drawn.items()}
+        paths = [f"{folder}/{name}.svg" for name in drawn]
+        sections.append(_section(target, told[target.name], rows, paths))
+    return "\n".join(sections), files
+
+
+def _contents(told: Mapping[str, Sequence[Grid]]) -> str:
+    lines = ["| | what it shows | rows |", "|---|---|---|"]
+    for target in TARGETS.values():
+        have = "yes" if told[target.name] else "not yet"
+        anchor = target.title.lower().replace(" ", "-")
+        lines.append(f"| [{target.title}](#{anchor}) | {_escaped(target.line)} | {have} |")
+    return "\n".join([*lines, ""])
+
+
+def _section(
+    target: Target, grids: Sequence[Grid], rows: Sequence[Row], drawn: Sequence[str]
+) -> str:
+    text = [f"## {target.title}\n", f"{target.line} `r2et reproduce {target.name}`\n"]
+    if prose := PROSE.get(target.name):
+        text.append(f"{prose}\n")
+    if not grids:
+        text.append(f"*No rows yet: `r2et reproduce {target.name}` makes them.*\n")
+    text += [f"![{target.title}]({path})\n" for path in drawn]
+    for grid in grids:
+        text.append(markdown(grid))
+        if grid.table is not None:
+            text.append(_compared(grid.table, rows, with_evidence=target.name == "table-1"))
+    return "\n".join(text)
+
+
+def markdown(grid: Grid) -> str:
+    """A table in Markdown: title and settings above, notes and what belongs to it below."""
+    lines = [f"### {grid.title}\n"]
+    if grid.settings:
+        lines.append("  \n".join(f"{each[:1].upper()}{each[1:]}." for each in grid.settings) + "\n")
+    lines += [*_table(grid), "", *(f"- {_escaped(note)}" for note in grid.notes), ""]
+    if grid.below is not None:
+        lines += [f"{grid.below.title}:\n", *_table(grid.below), ""]
+    return "\n".join(lines)
+
+
+def _table(grid: Grid) -> list[str]:
+    first = [_escaped(heading) for heading in grid.headings]
+    sides = ["---:" if _is_number(grid, number) else "---" for number in range(len(first))]
+    return [
+        _line(first),
+        _line(sides),
+        *(
+            _line(
+                f"**{_escaped(cell)}**" if (at, number) in grid.strong else _escaped(cell)
+                for number, cell in enumerate(cells)
+            )
+            for at, cells in enumerate(grid.lines)
+        ),
+    ]
+
+
+def _is_number(grid: Grid, number: int) -> bool:
+    cells = [line[number] for line in grid.lines if line[number] not in ("", NONE)]
+    return number > 0 and sum(cell[0] in "0123456789+−–" for cell in cells) > len(cells) / 2
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def _compared(table: PaperTable, rows: Sequence[Row], *, with_evidence: bool) -> str:
+    """Where ours differ, who leads, and what the rows say about it."""
+    told = ["**Against the paper**\n"]
+    told += [f"- {_escaped(each)}" for each in differences(table)]
+    told += [f"- {_escaped(led(each))}" for each in table.leads]
+    if with_evidence and rows_of(rows, table.recipes[0], table.dataset):
+        told.append("\n**What the rows say about it**\n")
+        told += [f"- {_escaped(each)}" for each in evidence(rows, table.dataset)]
+    return "\n".join([*told, ""])
+
+
+def kept_rows(folder: Path) -> list[Row]:
+    """The rows of all files of a folder, in order."""
+    return in_order([row for path in folder.glob("*.jsonl") for row in read_rows(path)])
+
+
+def keep_rows(rows: Sequence[Row], folder: Path) -> None:
+    """Write the rows, stripped, into a file for each recipe; others of its rows stay there.
+
+    A row takes the place of one of the same data set, seed, method and number of pairs.
+    """
+    for recipe in dict.fromkeys(str(row["recipe"]) for row in rows):
+        path = folder / f"{recipe}.jsonl"
+        merged = {identity(row): row for row in read_rows(path)}
+        merged |= {identity(row): stripped(row) for row in rows if row["recipe"] == recipe}
+        write_text(path, "".join(_json(row) for row in in_order(list(merged.values()))))
+
+
+def _json(row: Row) -> str:
+    return json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
+
+
+def write_page(rows: Sequence[Row], path: Path) -> Path:
+    """The path of the page, now written, with its pictures in a folder of its name beside it.
+
+    Pictures that it no longer has are taken away.
+    """
+    folder = path.with_suffix("")
+    text, files = page(rows, folder.name)
+    for name, svg in files.items():
+        write_text(folder / name, svg)
+    for old in folder.glob("figure-*.svg"):
+        if old.name not in files:
+            old.unlink()
+    return write_text(path, text)
