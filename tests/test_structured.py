@@ -98,7 +98,7 @@ def slow_scores(model: Structured, row: Sequence[float]) -> list[float]:
         units, _, heights = model.curves
         bent = []
         for place, column in enumerate(model.numeric):
-            slopes, shifts = units.weight[place].tolist(), units.bias[place].tolist()  # type: ignore[union-attr, index]
+            slopes, shifts = units.weight[place].tolist(), units.bias[place].tolist()  # type: ignore[index]
             for w, b in zip(slopes, shifts, strict=True):
                 z = w * row[column] + b
                 bent.append(z if z > 0 else 0.01 * z)
@@ -278,7 +278,7 @@ def test_the_variation_matches_its_definition(plan: Any, classes: int) -> None:
     def of_weights(mixing: Tensor, share: Tensor) -> Tensor:
         twin = copy.deepcopy(model)
         del twin.mixing.weight, twin.share.weight
-        twin.mixing.weight, twin.share.weight = mixing, share  # type: ignore[assignment]
+        twin.mixing.weight, twin.share.weight = mixing, share
         return twin.variation()
 
     if "inputs" not in plan:
@@ -530,3 +530,39 @@ def test_a_grid_ends_at_the_weights_of_fit(method: Method) -> None:
                 value, other, rtol=0, atol=1e-9, msg=lambda text, which=which: f"{which}: {text}"
             )
             assert not torch.equal(value, models[g].state_dict()[which])
+
+
+def test_a_stack_of_another_size_is_no_reference() -> None:
+    # Its slopes are written out, but its rows take turns as those of its logits do.
+    models, rows = [network(seed=g) for g in range(4)], labelled(30, 3)
+    method = METHODS["steadfast"].build(k=5, reference=stacked(models))
+    message = refusal(
+        lambda: fit_grid(
+            models,
+            [rows] * 4,
+            [rows] * 4,
+            method,
+            FitSettings(epochs=1),
+            seeds=range(4),
+            device="cpu",
+            at_once=2,
+        )
+    )
+    assert "a stack of 2 networks holds a stack of 4" in message
+
+
+@every_method
+def test_others_go_on_when_a_network_diverges(method: Method) -> None:
+    models, rows = [network(seed=g, scale=1.0) for g in range(3)], labelled(50, 3)
+    nn.init.constant_(models[1].linear.weight, 10.0)
+    far = replace(rows, x=rows.x.clone())
+    far.x[40, 12] = 1e308
+    settings = FitSettings(epochs=2, batch=16)
+    trains, valids = [rows, far, rows], [rows] * 3
+    found = fit_grid(models, trains, valids, method, settings, seeds=[0, 0, 0], device="cpu")
+    assert [each.problem is None for each in found] == [True, False, True]
+    assert "NaN or infinite" in str(found[1].problem)
+    for g in (0, 2):
+        alone, _ = fit(copy.deepcopy(models[g]), rows, rows, method, settings)
+        for value, other in zip(found[g].model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(value, other, rtol=0, atol=1e-9)
