@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import r2et
 from r2et.attacks import Ball, Budget, Effort, er_attack, mse_attack, strong_attack
 from r2et.attacks.searches import BestSoFar
-from r2et.evaluation import one_hot_groups
 from r2et.experiments.recipes import load_recipe
 from r2et.experiments.runs import fitted
 from r2et.explainers import gradient, predicted, slope
@@ -62,7 +61,7 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
     split = r2et.load("adult").split(seed)
     recipe = load_recipe("converged", "adult")
     x = split.test.x[:EXAMPLES].double()
-    groups = one_hot_groups(split)
+    groups = split.dataset.one_hot
     rows: list[dict[str, float | str]] = []
     for label, (method, settings, activation) in NETWORKS.items():
         model, _, _ = fitted(split, replace(recipe, activation=activation), method, settings)

@@ -26,7 +26,6 @@ from r2et.attacks.diagnosis import alarms, last_doubling, saturated
 from r2et.attacks.goals import weighted_goal
 from r2et.attacks.strong import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER, _guides, _plain
 from r2et.data import Part, load
-from r2et.evaluation import one_hot_groups
 from r2et.explainers import gradient, integrated_gradients, log_odds, predicted, smooth_grad
 from r2et.metrics.sensitivity import null_share
 from r2et.models import MODELS
@@ -338,7 +337,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
     # the attacks differ a little; with those of the untouched network kept by both, they do not.
     model, x, y = adult_network()
     split = load("adult").split(0)
-    groups = one_hot_groups(split)
+    groups = split.dataset.one_hot
     names = [split.dataset.features[columns[0]].group for columns in groups]
     education = groups[names.index("education")]
     moved = NullDirection(model, education)

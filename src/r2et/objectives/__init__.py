@@ -125,7 +125,7 @@ METHODS: dict[str, MethodEntry] = {
         ranks=True,
     ),
     "steadfast-quick": MethodEntry(
-        build=partial(steadfast, thickness=0.5, variation=2e-4, steps=0),
+        build=partial(steadfast, steps=0),
         label="Steadfast (quick)",
         line="ours without the attack: the top k hold at x, in a network that can hold them",
         weights=("thickness", "variation"),

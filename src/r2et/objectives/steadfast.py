@@ -24,8 +24,8 @@ HALVINGS = 3
 def steadfast(
     *,
     k: int,
-    thickness: float = 0.35,
-    variation: float = 1e-4,
+    thickness: float = 0.2,
+    variation: float = 2e-4,
     radius: float = 1.0,
     steps: int = 2,
     room: float = 0.25,
