@@ -23,10 +23,10 @@ run: $(VENV)/.usable
 	$(BIN)/r2et run adult
 
 test: $(VENV)/.testable
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'
 
 slow: $(VENV)/.testable
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
 bench: $(VENV)/.usable
 	$(BIN)/python benchmarks/ratios.py
