@@ -1,7 +1,6 @@
 """What the attacks find, on models whose answer is known and on a small trained network."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -15,13 +14,9 @@ from r2et.attacks import Attack, Budget, Effort, er_attack, flip_attack, mse_att
 from r2et.attacks.goals import distance_goal, ranking_goal, relative
 from r2et.attacks.searches import projected_descent
 from r2et.attacks.threats import Ball, clip, unit
-from r2et.data import Part, load
 from r2et.explainers import Explainer, gradient, predicted
-from r2et.models import MODELS
-from r2et.objectives import Method
-from r2et.randomness import stream
 from r2et.ranking import precision_at_k
-from r2et.training import FitSettings, fit
+from trained import adult_network
 
 signed_logit = partial(gradient, of="logit", form="signed")
 
@@ -309,27 +304,6 @@ def test_the_smallest_breaking_radius_of_a_quadratic_is_found(seed: int) -> None
     assert beyond.flipped.double().mean() >= 0.9
 
 
-@cache
-def adult_network() -> tuple[nn.Module, Tensor, Tensor]:
-    """A LeakyReLU network trained for a moment on some of Adult, and test examples of it."""
-    split = load("adult").split(0)
-
-    def first(part: Part, rows: int) -> Part:
-        return replace(part, rows=part.rows[:rows], x=part.x[:rows], y=part.y[:rows])
-
-    model, history = fit(
-        MODELS["mlp"](28, 2, generator=stream(0, "test")),
-        first(split.train, 4000),
-        first(split.valid, 1000),
-        Method(),
-        FitSettings(epochs=15, batch=256),
-    )
-    assert history[-1].valid_auc > 0.85
-    model = model.double().eval()
-    x = split.test.x[:60].double()
-    return model, x, predicted(model, x)
-
-
 def best_of_random_points(
     model: nn.Module, x: Tensor, y: Tensor, *, k: int, radius: float, points: int
 ) -> Tensor:
@@ -347,14 +321,17 @@ def best_of_random_points(
     return torch.stack(found)
 
 
+trained_network = partial(adult_network, rows=4000, epochs=15, least_auc=0.85, examples=60)
+
+
 @cache
 def strong_precision() -> Tensor:
     """P@8 of these examples under the strong attack as it comes, within 0.5."""
-    return strong_attack(k=8, radius=0.5)(*adult_network()).precision
+    return strong_attack(k=8, radius=0.5)(*trained_network()).precision
 
 
 def test_the_strong_attack_is_strong_where_the_papers_attack_is_not() -> None:
-    model, x, y = adult_network()
+    model, x, y = trained_network()
     k, radius, strong = 8, 0.5, strong_precision()
     er = er_attack(k=k, budget=Budget(radius=radius, step=0.01, steps=60))(model, x, y).precision
     random = best_of_random_points(model, x, y, k=k, radius=radius, points=2000)
@@ -365,7 +342,7 @@ def test_the_strong_attack_is_strong_where_the_papers_attack_is_not() -> None:
 
 
 def test_more_effort_of_the_strong_attack_finds_more() -> None:
-    model, x, y = adult_network()
+    model, x, y = trained_network()
     weak = strong_attack(
         k=8, radius=0.5, effort=Effort(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0)
     )
@@ -373,7 +350,7 @@ def test_more_effort_of_the_strong_attack_finds_more() -> None:
 
 
 def test_without_any_effort_the_strong_attack_finds_nothing() -> None:
-    model, x, y = adult_network()
+    model, x, y = trained_network()
     none = strong_attack(k=8, effort=Effort(starts=0, points=0, moves=0, pairs=0))
     found = none(model, x[:5], y[:5])
     assert torch.equal(found.x, x[:5])

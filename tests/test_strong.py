@@ -25,14 +25,11 @@ from r2et.attacks import (
 from r2et.attacks.diagnosis import alarms, last_doubling, saturated
 from r2et.attacks.goals import weighted_goal
 from r2et.attacks.strong import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER, _guides, _plain
-from r2et.data import Part, load
+from r2et.data import load
 from r2et.explainers import gradient, integrated_gradients, log_odds, predicted, smooth_grad
 from r2et.metrics.sensitivity import null_share
-from r2et.models import MODELS
-from r2et.objectives import Method
-from r2et.randomness import stream
 from r2et.ranking import precision_at_k
-from r2et.training import FitSettings, fit
+from trained import adult_network
 
 LITTLE = Effort(rounds=4, starts=4, steps=6, points=16, moves=6, pairs=3, sharpness=(4.0, 8.0))
 K = 2
@@ -260,31 +257,13 @@ def test_kinks_in_forward_are_attacked_and_reported(of: str) -> None:
 # --- on a trained network ---------------------------------------------------------------------
 
 
-@cache
-def adult_network() -> tuple[nn.Module, Tensor, Tensor]:
-    """A LeakyReLU network trained on some of Adult, and test examples of it."""
-    split = load("adult").split(0)
-
-    def first(part: Part, rows: int) -> Part:
-        return replace(part, rows=part.rows[:rows], x=part.x[:rows], y=part.y[:rows])
-
-    model, history = fit(
-        MODELS["mlp"](28, 2, generator=stream(0, "test")),
-        first(split.train, 8000),
-        first(split.valid, 1000),
-        Method(),
-        FitSettings(epochs=40, batch=256),
-    )
-    assert history[-1].valid_auc > 0.87
-    model = model.double().eval()
-    x = split.test.x[:40].double()
-    return model, x, predicted(model, x)
+trained_network = partial(adult_network, rows=8000, epochs=40, least_auc=0.87, examples=40)
 
 
 @cache
 def strong_precision() -> Tensor:
     """P@8 of these examples under the strong attack as it comes, within 0.5."""
-    return strong_attack(k=8, radius=0.5)(*adult_network()).precision
+    return strong_attack(k=8, radius=0.5)(*trained_network()).precision
 
 
 def best_of_random_points(
@@ -308,7 +287,7 @@ def best_of_random_points(
 
 def test_the_strong_attack_beats_20000_random_points_and_the_papers_attack() -> None:
     # Measured: ERAttack 67, random points 42, strong 33.
-    model, x, y = adult_network()
+    model, x, y = trained_network()
     mean = strong_precision().mean()
     random = best_of_random_points(model, x, y, k=8, radius=0.5, points=20_000)
     assert (strong_precision() <= random).double().mean() >= 0.95
@@ -335,7 +314,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
     # Measured: plain 33 -> 97, gauge-free 35 -> 35, null share .10 -> .95. Gauge-free explanations
     # of the margin are equal everywhere. Off the data the predictions to be kept are not, hence
     # the attacks differ a little; with those of the untouched network kept by both, they do not.
-    model, x, y = adult_network()
+    model, x, y = trained_network()
     split = load("adult").split(0)
     groups = split.dataset.one_hot
     names = [split.dataset.features[columns[0]].group for columns in groups]

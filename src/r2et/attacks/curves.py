@@ -119,17 +119,8 @@ def _most_damaging(
 class Cheapest(Judge):
     """For each example the cheapest input seen that displaces a top-k feature."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        explain: Explainer,
-        x: Tensor,
-        y: Tensor,
-        k: int,
-        threat: Threat,
-        outputs: Outputs = prediction,
-    ) -> None:
-        super().__init__(model, explain, x, y, k, threat, outputs)
+    def begin(self) -> None:
+        """No input offered, none affordable."""
         self.cost = torch.full_like(self.before[:, 0], torch.inf)
 
     def offer_all(self, places: Tensor) -> None:

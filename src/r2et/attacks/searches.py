@@ -61,6 +61,10 @@ class Judge:
         self.attacked = keeps(model, x, y)
         self.top = top_k_mask(self.before, k)
         self.x, self.after = x.clone(), self.before.clone()
+        self.begin()
+
+    def begin(self) -> None:
+        """Set what else a judge remembers to its value before anything was offered."""
 
     def keeps(self, rows: Tensor) -> Tensor:
         """Whether all outputs are of their clean classes, for copies of the examples: (S x B,)."""
@@ -96,24 +100,15 @@ class BestSoFar(Judge):
     the search now at work: what each reaches is noted.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        explain: Explainer,
-        x: Tensor,
-        y: Tensor,
-        k: int,
-        threat: Threat,
-        outputs: Outputs = prediction,
-    ) -> None:
-        super().__init__(model, explain, x, y, k, threat, outputs)
-        self.across = facing_weights(self.before, k)
+    def begin(self) -> None:
+        """No input offered, no feature displaced."""
+        self.across = facing_weights(self.before, self.k)
         self.precision = torch.ones_like(self.before[:, 0])
         self.gap = torch.full_like(self.precision, torch.inf)
         self.member, self.reached = "", dict[str, Tensor]()
         self.clock, self.steps = 0, [0]
         self.history = [self.precision.clone()]
-        self.first_flip = torch.full_like(y, torch.iinfo(torch.long).max)
+        self.first_flip = torch.full_like(self.y, torch.iinfo(torch.long).max)
 
     def offer(self, x: Tensor, saliency: Tensor | None = None) -> None:
         """Keep each input (B, ...) that is better than the best so far."""
