@@ -633,9 +633,12 @@ def test_the_committed_page_is_the_one_its_rows_make(tmp_path: Path) -> None:
 def test_a_recipe_on_a_base_differs_in_its_own_settings_only() -> None:
     for dataset, (name, k) in product(TABULAR, (("paper-k2", 2), ("paper-k5", 5))):
         paper, own = load_recipe("paper", dataset), load_recipe(name, dataset)
-        evaluation = replace(own.evaluation, k=8, attacks=paper.evaluation.attacks)
-        assert own.evaluation.k == k
-        assert replace(own, name="paper", line=paper.line, evaluation=evaluation) == paper
+        assert (own.evaluation.k, own.evaluation.examples, own.seeds) == (k, 200, 3)
+        assert replace(own.evaluation, k=8, attacks=paper.evaluation.attacks, examples=300) == (
+            paper.evaluation
+        )
+        kept = {"name": "paper", "line": paper.line, "seeds": 5, "evaluation": paper.evaluation}
+        assert replace(own, **kept) == paper
 
 
 @pytest.mark.parametrize("name", ["paper-smoothgrad", "paper-ig"])

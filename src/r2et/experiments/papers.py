@@ -558,6 +558,33 @@ def _beside(found: Mapping[str, MethodSummary], key: str, what: str, style: Styl
     return f"{what}: {listed}."
 
 
+def settings_tried(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[str]:
+    """Validation P@k of each setting of each method, averaged over seeds, as sentences.
+
+    Behind a number stands on how many seeds the setting kept the AUC asked for, if not on all.
+    """
+    by_method: dict[str, list[Row]] = {}
+    for row in rows_of(rows, recipe, dataset):
+        if len(row.get("candidates") or ()) > 1:
+            by_method.setdefault(row["label"], []).append(row)
+    return [f"{label}: {_tried(own)}." for label, own in by_method.items()]
+
+
+def _tried(rows: Sequence[Row]) -> str:
+    found: dict[str, list[tuple[float, bool]]] = {}
+    for row in rows:
+        for each in row["candidates"]:
+            name = ", ".join(f"{name} {value}" for name, value in each["settings"].items())
+            found.setdefault(name, []).append((each["precision"], each["auc"] >= row["floor"]))
+    told = []
+    for name, judged in found.items():
+        passed = sum(kept for _, kept in judged)
+        mean = sum(precision for precision, _ in judged) / len(judged)
+        gate = "" if passed == len(rows) else f" ({passed} of {len(rows)})"
+        told.append(f"{name}: {100 * mean:.1f}{gate}")
+    return "; ".join(told)
+
+
 def thickness_agreement(table: PaperTable) -> str:
     """Whether the method with the best P@k also has the greatest thickness, as a sentence."""
     pairs: list[tuple[str, float, float]] = []

@@ -304,8 +304,8 @@ def stripped(row: Row) -> dict[str, Any]:
     kept["measures"] = {
         name: row["measures"][name] for name in KEPT_MEASURES if name in row.get("measures", {})
     }
+    kept["candidates"] = list(row.get("candidates", []))
     if not row.get("passed", True):
-        kept["candidates"] = list(row.get("candidates", []))
         kept["failures"] = list(row.get("failures", []))
     series, told = row.get("series") or {}, {}
     if row["recipe"] != FIGURES_FROM:
