@@ -5,10 +5,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "r2et"
 LEVELS = [
     {"ranking", "derivatives", "randomness", "files", "naming", "gauge"},
     {"explainers", "models", "data"},
-    {"attacks", "metrics"},
+    {"attacks", "metrics", "certification", "preflight", "adapters"},
     {"objectives"},
     {"training", "evaluation"},
-    {"grid"},
+    {"grid", "estimator"},
+    {"audit"},
     {"experiments"},
     {"report"},
     {"cli"},

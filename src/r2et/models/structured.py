@@ -115,6 +115,29 @@ class Structured(nn.Module):
             slope = slope.index_add(1, columns, of_columns)
         return slope if flow is not None else slope * (2 * y - 1)[:, None]
 
+    def plain(self) -> "Branches":
+        """The same function of x, written out in linear layers and activations."""
+        with torch.no_grad():
+            inputs = self.linear.weight.shape[-1]
+            paths: list[nn.Module] = [
+                _layer(gauge_free(self.linear.weight, self.one_hot), self.linear.bias),
+                nn.Sequential(
+                    _layer(gauge_free(self.mixing.weight, self.one_hot), self.mixing.bias),
+                    self.bend,
+                    self.share,
+                ),
+            ]
+            if self.curves is not None:
+                layers = cast(tuple[OneFeatureUnits, nn.Module, nn.Linear], tuple(self.curves))
+                (units, kink, heights) = layers
+                features, per_feature = units.weight.shape
+                spread = units.weight.new_zeros(features, per_feature, inputs)
+                spread[range(features), :, self.numeric] = units.weight
+                paths.append(nn.Sequential(_layer(spread.flatten(0, 1), units.bias), kink, heights))
+            half = self.linear.weight.new_tensor([[-0.5], [0.5]])
+            last = _layer(half, half.new_zeros(2)) if self._one_score else nn.Identity()
+            return Branches(paths, last)
+
     @property
     def _one_score(self) -> bool:
         return self.share.weight.shape[-2] == 1
@@ -138,6 +161,31 @@ class Structured(nn.Module):
         reach = share.squeeze(-2).abs() if self._one_score else share.amax(-2) - share.amin(-2)
         total: Tensor = (centred.abs() * reach[..., None]).sum((-2, -1))
         return total
+
+
+class Branches(nn.Module):
+    """Networks side by side, their outputs added, and what is made of the sum."""
+
+    def __init__(self, paths: Sequence[nn.Module], last: nn.Module) -> None:
+        super().__init__()
+        self.paths, self.last = nn.ModuleList(paths), last
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the last layer makes of the sum of all branches."""
+        first, *others = self.paths
+        added = first(x)
+        for path in others:
+            added = added + path(x)
+        found: Tensor = self.last(added)
+        return found
+
+
+def _layer(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A linear layer of given weights."""
+    layer = undrawn(weight.shape[1], weight.shape[0]).to(weight)
+    layer.weight.copy_(weight)
+    layer.bias.copy_(bias.flatten())
+    return layer
 
 
 def _pulled(flow: Tensor | None, weight: Tensor) -> Tensor:

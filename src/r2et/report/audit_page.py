@@ -1,0 +1,551 @@
+"""The audit page: one self-contained file that shows which reasons of a model hold, and how far."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from r2et.files import write_text
+
+__all__ = ["audit_html", "write_audit_page"]
+
+Record = Mapping[str, Any]
+
+SCHEMA = "r2et-audit/1"
+VERDICTS = ("certified", "undetermined", "broken")
+TOLD = 50
+"""Decisions that are readable in full without JavaScript."""
+NOT_MEASURED = "not measured"
+NBSP = "\u00a0"
+
+# The plot of a figure, in units of its drawing: small, so that a telephone shows readable words.
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 258, 44, 430, 10, 216
+MARKERS = (
+    "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
+    "m-2.8-2.8h5.6v5.6h-5.6z",
+    "m0-3.8l3.8 3.8l-3.8 3.8l-3.8-3.8z",
+    "m0-3.6l3.6 6.2h-7.2z",
+)
+
+
+def write_audit_page(audit: Record, path: Path) -> Path:
+    """The path, now holding the page of this audit."""
+    return write_text(path, audit_html(audit))
+
+
+def audit_html(audit: Record) -> str:
+    """The audit as a page that asks for no other file, readable also without JavaScript."""
+    if audit.get("schema") != SCHEMA:
+        raise ValueError(f"expected an audit of schema {SCHEMA}, got {audit.get('schema')!r}.")
+    if not audit["models"]:
+        raise ValueError("an audit page takes at least one audited model, got none.")
+    if not audit["settings"]["tolerance"] > 0:
+        raise ValueError("an audit page takes a tolerance larger than 0: nothing else can break.")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+                              lstrip_blocks=True)  # fmt: skip
+    environment.filters |= {
+        "count": lambda count: f"{count:,}",
+        "share": share,
+        "short": short,
+        "down": length_down,
+        "up": length_up,
+        "percent": percent,
+    }
+    page = (resources.files("r2et.report") / "audit.html").read_text(encoding="utf-8")
+    settings, models, decisions = audit["settings"], audit["models"], audit["decisions"]
+    of_first = sum(each["model"] == 0 for each in decisions)
+    return environment.from_string(page).render(
+        audit=audit,
+        settings=settings,
+        data=audit["data"],
+        models=models,
+        verdicts=VERDICTS,
+        policy=_policy(page),
+        sentences=[finding(audit, model) for model in models],
+        k=settings["k"],
+        reasons=reasons_text(settings["k"]),
+        tolerance=settings["tolerance"],
+        attacked=settings["attack"] != "none",
+        searched=_searched(settings),
+        plot=plot(audit),
+        stops=stops(audit),
+        measures=measures(audit),
+        curve_rows=list(_curve_rows(models)),
+        largest_swap=max((each["count"] for model in models for each in model["swaps"]), default=1),
+        decisions=[told(audit, each) for each in decisions[:TOLD]],
+        decision_count=len(decisions),
+        complete=of_first == audit["data"]["rows"],
+        of_first=of_first,
+        packed=Markup(packed(audit)),
+    )
+
+
+def _policy(page: str) -> str:
+    """What the browser may do with the page: run its one script, use its one style sheet."""
+
+    def digest(tag: str) -> str:
+        [text] = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest('style')}'; "
+        f"script-src 'sha256-{digest('script')}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def share(count: float, total: float) -> str:
+    r"""A share in percent that never rounds a few to none or most to all.
+
+    >>> share(62, 100), share(1, 5000), share(4999, 5000), share(0, 7), share(0, 0)
+    ('62.0\xa0%', 'under 0.1\xa0%', 'over 99.9\xa0%', '0\xa0%', '–')
+    """
+    if not total:
+        return "–"
+    if count in (0, total):
+        return f"100{NBSP}%" if count else f"0{NBSP}%"
+    text = f"{100 * count / total:.1f}"
+    return {"0.0": "under 0.1", "100.0": "over 99.9"}.get(text, text) + f"{NBSP}%"
+
+
+def percent(value: float | None) -> str:
+    r"""A share between 0 and 1 in percent; the page's script rounds alike.
+
+    >>> percent(0.83125), percent(1.0), percent(None)
+    ('83.1\xa0%', '100.0\xa0%', 'not measured')
+    """
+    return NOT_MEASURED if value is None else f"{100 * value + 1e-9:.1f}{NBSP}%"
+
+
+def _decimals(value: float) -> int:
+    decimals, bound = 2, 1.0
+    while abs(value) < bound and decimals < 12:
+        bound, decimals = bound / 10, decimals + 1
+    return decimals
+
+
+def _fixed(value: float, decimals: int) -> str:
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def short(value: float | None) -> str:
+    """A number with three digits that count.
+
+    >>> short(0.70942), short(12.5), short(0.0000213), short(0)
+    ('0.709', '12.5', '0.0000213', '0')
+    """
+    if value is None:
+        return NOT_MEASURED
+    value = float(f"{value:.3g}")
+    return _fixed(value, _decimals(value)) if value else "0"
+
+
+def length_down(value: float) -> str:
+    """A proved length, never rounded up to more than was proved.
+
+    >>> length_down(0.09999), length_down(0.57), length_down(0)
+    ('0.0999', '0.57', '0')
+    """
+    scale = 10.0 ** _decimals(value)
+    return _fixed(math.floor(value * scale + 1e-9) / scale, _decimals(value)) if value else "0"
+
+
+def length_up(value: float) -> str:
+    """The length of a change that was found, never rounded down to less than it took.
+
+    >>> length_up(0.10001), length_up(0.57)
+    ('0.101', '0.57')
+    """
+    scale = 10.0 ** _decimals(value)
+    return _fixed(math.ceil(value * scale - 1e-9) / scale, _decimals(value)) if value else "0"
+
+
+def reasons_text(k: int) -> str:
+    """The k reasons in words: "8 reasons", or "one reason"."""
+    return "one reason" if k == 1 else f"{k} reasons"
+
+
+def finding(audit: Record, model: Record) -> str:
+    """What the audit found of one model, in one sentence."""
+    counts, total = model["counts"], sum(model["counts"].values())
+    if not total:
+        return "No decision was audited, so that nothing can be said."
+    settings = audit["settings"]
+    decisions = "the one decision" if total == 1 else f"{total:,} decisions"
+    said = (
+        f"Of {decisions}, {share(counts['certified'], total)} keep their "
+        f"{reasons_text(settings['k'])} under any change up to {settings['tolerance']:g} (proved); "
+    )
+    if settings["attack"] == "none":
+        return (
+            f"{said}the other {share(counts['undetermined'], total)} are undetermined, as nobody "
+            "searched for changes that replace a reason."
+        )
+    return (
+        f"{said}for {share(counts['broken'], total)} we show a change that replaces a reason; "
+        f"{share(counts['undetermined'], total)} are undetermined."
+    )
+
+
+def stops(audit: Record) -> list[float]:
+    """The lengths at which the slider stops: an even scale, and every length that was audited."""
+    longest = _longest(audit)
+    step = 10.0 ** math.floor(math.log10(longest / 100))
+    step *= next(factor for factor in (1, 2, 5, 10) if longest / (factor * step) <= 100)
+    even = (round(place * step, 10) for place in range(1, int(longest / step) + 1))
+    settings = audit["settings"]
+    return sorted({*even, *settings["epsilons"], settings["tolerance"]} - {0})
+
+
+def _longest(audit: Record) -> float:
+    """The greatest length on any scale of the page."""
+    settings = audit["settings"]
+    curves = (length for model in audit["models"] for length in model["curve"]["epsilons"])
+    return float(max([*settings["epsilons"], settings["tolerance"], *curves]))
+
+
+def plot(audit: Record) -> dict[str, Any]:
+    """The two figures over the length of the change, as numbers to be drawn."""
+    longest = _longest(audit)
+
+    def across(length: float) -> float:
+        return round(LEFT + (RIGHT - LEFT) * length / longest, 1)
+
+    def points(lengths: Sequence[float], shares: Sequence[float]) -> list[tuple[float, float]]:
+        # Without any change every reason stays, whatever the model.
+        start = [] if lengths and lengths[0] == 0 else [(across(0), _height(1))]
+        pairs = zip(lengths, shares, strict=True)
+        return start + [(across(length), _height(value)) for length, value in pairs]
+
+    ticks = [across(0)]
+    labels = ["0"]
+    for length in sorted({length for m in audit["models"] for length in m["curve"]["epsilons"]}):
+        if across(length) - ticks[-1] >= 24:
+            ticks.append(across(length))
+            labels.append(f"{length:g}")
+    drawn = []
+    for place, model in enumerate(audit["models"]):
+        curve = model["curve"]
+        lengths = curve["epsilons"]
+        ceiling = [1.0] * len(lengths)
+        lower = points(lengths, curve["certified precision"])
+        upper = points(lengths, curve["attacked precision"] or ceiling)
+        proved = points(lengths, curve["certified share"])
+        standing = points(lengths, curve["unbroken share"] or ceiling)
+        end = lower[-1][0]
+        marker = MARKERS[place % len(MARKERS)]
+        drawn.append(
+            {
+                "lower": _line(lower),
+                "upper": _line(upper) if curve["attacked precision"] else "",
+                "band": _line([*lower, *reversed(upper)]),
+                "marks": " ".join(f"M{x} {y}{marker}" for x, y in lower[1:]),
+                "marker": marker,
+                "certified": _line([*proved, (end, BOTTOM), (LEFT, BOTTOM)]),
+                "undetermined": _line([*proved, *reversed(standing)]),
+                "broken": _line([*standing, (end, TOP), (LEFT, TOP)]),
+            }
+        )
+    return {
+        "longest": longest,
+        "left": LEFT,
+        "right": RIGHT,
+        "top": TOP,
+        "bottom": BOTTOM,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "x": list(zip(ticks, labels, strict=True)),
+        "y": [(_height(value / 4), f"{25 * value}{NBSP}%") for value in range(5)],
+        "at": across(audit["settings"]["tolerance"]),
+        "models": drawn,
+    }
+
+
+def _height(value: float) -> float:
+    return round(BOTTOM - (BOTTOM - TOP) * value, 1)
+
+
+def _line(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x},{y}" for x, y in points)
+
+
+def _curve_rows(models: Sequence[Record]) -> Iterable[dict[str, Any]]:
+    """The numbers of the figures: a row for each length, four numbers for each model."""
+    names = ("certified precision", "attacked precision", "certified share", "unbroken share")
+    for length in sorted({each for model in models for each in model["curve"]["epsilons"]}):
+        cells = []
+        for model in models:
+            curve = model["curve"]
+            at = curve["epsilons"].index(length) if length in curve["epsilons"] else None
+            for name in names:
+                known = at is not None and curve[name] is not None
+                cells.append(percent(curve[name][at]) if known else "–")
+        yield {"length": f"{length:g}", "cells": cells}
+
+
+def measures(audit: Record) -> list[dict[str, Any]]:
+    """Everything measured of the models: its name, what it says, and its value for each model."""
+    settings, models = audit["settings"], audit["models"]
+    tolerance = settings["tolerance"]
+
+    def kept(model: Record) -> str:
+        curve = model["curve"]
+        if tolerance not in curve["epsilons"]:
+            return NOT_MEASURED
+        at = curve["epsilons"].index(tolerance)
+        least = percent(curve["certified precision"][at])
+        if curve["attacked precision"] is None:
+            return f"at least {least}"
+        return f"{least} to {percent(curve['attacked precision'][at])}"
+
+    def counted(verdict: str) -> Callable[[Record], str]:
+        def show(model: Record) -> str:
+            count, total = model["counts"][verdict], sum(model["counts"].values())
+            return f"{count:,} ({share(count, total)})" if total else "0"
+
+        return show
+
+    def of(
+        name: str,
+        show: Callable[[Any], str] = short,
+        *,
+        part: str = "",
+        missing: str = NOT_MEASURED,
+    ) -> Callable[[Record], str]:
+        def text(model: Record) -> str:
+            value = (model[name] or {}).get(part) if part else model[name]
+            if value is None:
+                return missing if sum(model["counts"].values()) else NOT_MEASURED
+            return show(value)
+
+        return text
+
+    def exact(value: float) -> str:
+        return f"{value:.4f}"
+
+    table: list[tuple[str, str, Callable[[Record], str]]] = [
+        ("AUC", "How well the model tells the classes apart: 1 is perfect, 0.5 is chance.",
+         of("auc", exact)),
+        ("Accuracy", "Share of decisions that agree with the data.", of("accuracy", percent)),
+        ("Certified", f"Proved: no change up to {tolerance:g} replaces a reason.",
+         counted("certified")),
+        ("Undetermined", "Neither proved nor refuted.", counted("undetermined")),
+        ("Broken", f"A change up to {tolerance:g} that replaces a reason is shown.",
+         counted("broken")),
+        (f"Reasons kept within {tolerance:g}", "Mean share of the reasons that stay, in the worst "
+         "case: at least what is proved, at most what the search left.", kept),
+        ("Median certified length", "Half of the decisions are proved up to this length or more.",
+         of("median certified radius", length_down, missing="any length")),
+        ("Median broken length", "Middle length of the shortest changes found that replace a "
+         "reason.", of("median broken radius", length_up,
+                       missing="none found" if settings["attack"] != "none" else NOT_MEASURED)),
+        ("Distinct sets", "How many different sets of reasons the decisions have. One means that "
+         "everybody is told the same: steady, but not personal.",
+         of("distinct sets", lambda count: f"{count:,}")),
+        ("Ties", "Decisions whose last reason has the same score as the next feature, so that the "
+         "set is arbitrary.", of("ties", lambda count: f"{count:,}")),
+        ("Flippable", "Share of decisions whose outcome itself turns over under a small change: "
+         "there the reasons are the lesser worry.", of("flippable", percent)),
+        ("Null share", "Share of the model's slope in directions in which real data cannot vary. "
+         "Steadiness that comes from there is worth nothing.", of("null share", percent)),
+        ("Thickness, mean", "How clearly the reasons lead over the other features around a "
+         "decision: 1 is always, 0 never.", of("thickness", part="mean")),
+        ("Thickness, least", "The same for the decision that leads least.",
+         of("thickness", part="least")),
+        ("Flips without its reasons (DFFOT)", "Share of features to take away, most important "
+         "first, until the outcome changes. Lower: the reasons matter more.",
+         of("faithfulness", part="dffot")),
+        ("Loss without the reasons (COMP)", "How far the probability moves when the most important "
+         "features are taken away. Higher: the reasons matter more.",
+         of("faithfulness", part="comp")),
+        ("Loss with the reasons alone (SUFF)", "How far it moves when only they are left. Lower: "
+         "the reasons suffice.", of("faithfulness", part="suff")),
+    ]  # fmt: skip
+    return [
+        {"name": name, "says": says, "values": [show(model) for model in models]}
+        for name, says, show in table
+    ]
+
+
+def told(audit: Record, decision: Record) -> dict[str, Any]:
+    """One decision in the words of the page, which its script repeats for all the others."""
+    settings = audit["settings"]
+    counter = decision["counter-example"]
+    proved, broken = decision["certified radius"], decision["broken radius"]
+    shown = decision["reasons"] + (counter["reasons"] if counter else [])
+    largest = max((abs(each["score"]) for each in shown), default=0.0) or 1.0
+    left, entered = (counter["left"], counter["entered"]) if counter else ([], [])
+    longest = _longest(audit)
+    return {
+        **decision,
+        "counter": counter,
+        "says": _says(settings, decision),
+        "facts": list(_facts(audit, decision)),
+        "first": ", ".join(each["feature"] for each in decision["reasons"][:3]),
+        "proved": "any length" if decision["unbounded"] else length_down(proved or 0),
+        "broken": "–" if broken is None else length_up(broken),
+        "proved_width": 100 if decision["unbounded"] else _part(proved or 0, longest),
+        "broken_from": 100 if broken is None else _part(broken, longest),
+        "mark": _part(settings["tolerance"], longest),
+        "kept": [_kept_text(value, settings["k"]) for value in decision["certified precision"]],
+        "at_most": [
+            _kept_text(value, settings["k"]) for value in decision["attacked precision"] or []
+        ],
+        "before": [_reason(each, largest, left) for each in decision["reasons"]],
+        "after": [_reason(each, largest, entered) for each in counter["reasons"]]
+        if counter
+        else [],
+    }
+
+
+def _part(length: float, longest: float) -> float:
+    return round(min(100.0, 100 * length / longest), 1)
+
+
+def _kept_text(value: float, k: int) -> str:
+    return f"{round(value * k, 2):g}"
+
+
+def _reason(reason: Record, largest: float, moved: Sequence[str]) -> dict[str, Any]:
+    return {
+        **reason,
+        "score": short(abs(reason["score"])),
+        "length": round(100 * abs(reason["score"]) / largest),
+        "moved": reason["feature"] in moved,
+    }
+
+
+def _says(settings: Record, decision: Record) -> str:
+    """The verdict of a decision at the tolerance, with what it rests on."""
+    within, broken = f"{settings['tolerance']:g}", decision["broken radius"]
+    if decision["verdict"] == "certified":
+        return f"Proved: no change up to {within} replaces a reason."
+    if decision["verdict"] == "broken":
+        return f"A change of length {length_up(broken or 0)} replaces a reason."
+    proved = length_down(decision["certified radius"] or 0)
+    return f"Open at {within}: proved only up to {proved}, and {_search(settings, broken)}."
+
+
+def _search(settings: Record, broken: float | None) -> str:
+    if broken is not None:
+        return f"the shortest change found that replaces a reason has length {length_up(broken)}"
+    if settings["attack"] == "none":
+        return "nobody searched for a change that replaces a reason"
+    return f"no change up to {_searched(settings):g} that replaces a reason was found"
+
+
+def _searched(settings: Record) -> float:
+    """The greatest length up to which counter-examples were searched for."""
+    return float(max(settings["epsilons"], default=settings["tolerance"]))
+
+
+def _facts(audit: Record, decision: Record) -> Iterable[tuple[str, str]]:
+    if len(audit["models"]) > 1:
+        yield "Model", str(audit["models"][decision["model"]]["name"])
+    yield "Predicted", f"{decision['prediction']}, {percent(decision['probability'])}"
+    if decision["label"] is not None:
+        yield "In the data", str(decision["label"])
+    if decision["subgroup"]:
+        yield "Group", ", ".join(f"{name}: {it}" for name, it in decision["subgroup"].items())
+    if decision["unbounded"]:
+        yield "Proved", "these reasons stay under changes of any length"
+    else:
+        yield "Proved", f"these reasons stay up to {length_down(decision['certified radius'] or 0)}"
+    if decision["certified order radius"] is not None:
+        yield "Their order", f"stays up to {length_down(decision['certified order radius'])}"
+    yield "Search", _search(audit["settings"], decision["broken radius"])
+    if decision["weakest"]:
+        shown, other = decision["weakest"]
+        yield "Weakest pair", f"{shown} may be the first to give way, to {other}"
+
+
+class Numbered(dict[Any, int]):
+    """Words and their numbers, given out as the words come along."""
+
+    def __missing__(self, word: Any) -> int:
+        return self.setdefault(word, len(self))
+
+
+def packed(audit: Record) -> str:
+    """The decisions as compact JSON that cannot end the script element it stands in.
+
+    A column for each field; names and values are numbers of entries in lists of words.
+    """
+    settings, decisions = audit["settings"], audit["decisions"]
+    names, values, classes, groups = Numbered(), Numbered(), Numbered(), Numbered()
+
+    def column(name: str) -> list[Any]:
+        return [each[name] for each in decisions]
+
+    def kept(shares: Sequence[float] | None) -> list[float] | None:
+        return None if shares is None else [round(value * settings["k"], 2) for value in shares]
+
+    def flat(reasons: Sequence[Record]) -> list[Any]:
+        found: list[Any] = ["".join("-+"[each["direction"] == "for"] for each in reasons)]
+        for each in reasons:
+            score = float(f"{abs(each['score']):.3g}")
+            found += [names[each["feature"]], values[each["value"]], score]
+        return found
+
+    def counter(example: Record | None) -> list[Any] | None:
+        if example is None:
+            return None
+        changes: list[int] = []
+        for each in example["changes"]:
+            changes += [names[each["feature"]], values[each["before"]], values[each["after"]]]
+        return [
+            example["radius"],
+            classes[example["prediction"]],
+            example["probability"],
+            [names[name] for name in example["left"]],
+            [names[name] for name in example["entered"]],
+            changes,
+            flat(example["reasons"]),
+        ]
+
+    columns = {
+        "row": column("row"),
+        "id": column("id"),
+        "model": column("model"),
+        "verdict": [VERDICTS.index(verdict) for verdict in column("verdict")],
+        "prediction": [classes[word] for word in column("prediction")],
+        "label": [None if word is None else classes[word] for word in column("label")],
+        "probability": column("probability"),
+        "subgroup": [[groups[it] for it in (each or {}).items()] for each in column("subgroup")],
+        "unbounded": [int(each) for each in column("unbounded")],
+        "proved": column("certified radius"),
+        "order": column("certified order radius"),
+        "broken": column("broken radius"),
+        "kept": [kept(each) for each in column("certified precision")],
+        "atMost": [kept(each) for each in column("attacked precision")],
+        "weakest": [[names[name] for name in each or []] for each in column("weakest")],
+        "reasons": [flat(each) for each in column("reasons")],
+        "counter": [counter(each) for each in column("counter-example")],
+    }
+    whole = {
+        "k": settings["k"],
+        "tolerance": settings["tolerance"],
+        "epsilons": settings["epsilons"],
+        "attacked": settings["attack"] != "none",
+        "searched": _searched(settings),
+        "stops": stops(audit),
+        "longest": _longest(audit),
+        "rows": audit["data"]["rows"],
+        "models": [model["name"] for model in audit["models"]],
+        "names": list(names),
+        "values": list(values),
+        "classes": list(classes),
+        "groups": list(groups),
+        **columns,
+    }
+    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate({ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
