@@ -89,6 +89,9 @@ def training_ratios() -> list[Ratio]:
     def structured_step(method: str, **settings: float) -> Callable[[], None]:
         if METHODS[method].model != "structured":
             return step_of(method)
+        return own_step(method, **settings)
+
+    def own_step(method: str, **settings: float) -> Callable[[], None]:
         groups = [range(2, 6), range(6, 14), range(14, 19), range(19, 25), range(25, 27)]
         init = stream(0, "bench", "init")
         model = structured(FEATURES, numeric=range(2), one_hot=groups, generator=init)
@@ -105,6 +108,7 @@ def training_ratios() -> list[Ratio]:
         ("", step_of, limits),
         (" on a softplus network", smooth_step, smooth),
         ("", structured_step, ours),
+        (" of the same network", own_step, {"steadfast-quick": 3.5, "steadfast": 8.0}),
         (", of its variation alone", variation_step, {"steadfast": 3.0}),
     )
     ratios = []

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,14 +7,18 @@ from torch import Tensor, fx, nn
 
 from certified import NETWORKS, broken, network, signed_slope
 from closed_form import Linear, Quadratic, numbers
+from r2et import attack_curve, strong_attack
 from r2et.certification import UNBOUNDED, certify
 from r2et.certification import activations as known
 from r2et.certification import passage as travel
 from r2et.certification.forms import Form, Region
+from r2et.certification.heuristic import uncertified_radius_at_x
 from r2et.certification.passage import Passage
 from r2et.certification.tracing import graph_of
+from r2et.metrics.statistics import auc
 from r2et.models import structured
 from r2et.ranking import precision_at_k, top_k_mask
+from trained import smooth_adult_network
 
 K = 3
 
@@ -342,3 +347,31 @@ def test_radii_are_told_or_left_out() -> None:
     assert found.precision.shape == (6, 1)
     assert UNBOUNDED == 1e100
     assert isinstance(graph_of(model), fx.GraphModule)
+
+
+def test_the_value_at_x_alone_is_exact_where_slopes_are_straight_and_wrong_elsewhere() -> None:
+    # Ax + b is linear, so ||H_i - H_j|| is the same everywhere; only |g_j| may turn its sign.
+    model, x = Quadratic(6), inputs((6,), 12)
+    assert (uncertified_radius_at_x(model, x, k=K) >= certify(model, x, k=K).radius).all()
+    net, shape = network("softplus")
+    x = inputs(shape, 40)
+    claimed, found = uncertified_radius_at_x(net, x, k=K), certify(net, x, k=K)
+    careless = replace(found, radius=claimed)
+    assert broken(net, x, labels(net, x), careless, k=K)[0] > 0
+    kinked, shape = network("relu")
+    assert (uncertified_radius_at_x(kinked, inputs(shape), k=K) == torch.inf).all()
+
+
+def test_radii_of_a_trained_network_are_close_to_the_smallest_attack() -> None:
+    split, model = smooth_adult_network()
+    x = split.test.x[:60].double()
+    y = labels(model, x)
+    found = certify(model, x, k=8, epsilons=(0.1,))
+    attack = attack_curve(lambda radius: strong_attack(k=8, radius=radius), (0.1, 0.4), k=8)
+    smallest = attack(model, x, y).smallest
+    ratio = found.radius / smallest
+    assert (ratio <= 1).all()
+    assert ratio.median() >= 0.6
+    assert auc(model, split.test.x.double(), split.test.y) >= 0.878
+    assert found.precision.mean() >= 0.9
+    assert broken(model, x, y, found, k=8)[0] == 0

@@ -5,10 +5,10 @@ from functools import cache
 
 from torch import Tensor, nn
 
-from r2et.data import Part, load
+from r2et.data import Part, Split, load
 from r2et.explainers import predicted
 from r2et.models import MODELS
-from r2et.objectives import Method
+from r2et.objectives import METHODS, Method
 from r2et.randomness import stream
 from r2et.training import FitSettings, fit
 
@@ -34,3 +34,17 @@ def adult_network(
     model = model.double().eval()
     x = split.test.x[:examples].double()
     return model, x, predicted(model, x)
+
+
+@cache
+def smooth_adult_network() -> tuple[Split, nn.Module]:
+    """A softplus network trained on all of Adult to keep its top 8 apart, and its split."""
+    split = load("adult").split(0)
+    method = replace(
+        METHODS["r2et-noh"].build(k=8, thickness=0.15, gap="normalised"),
+        prepare=METHODS["sp"].build(k=8, rho=2.0).prepare,
+    )
+    settings = FitSettings(epochs=30, batch=1024, learning_rate=0.02, schedule="cosine")
+    network = MODELS["mlp"](28, 2, generator=stream(0, "init"))
+    model, _ = fit(network, split.train, split.valid, method, settings)
+    return split, model.double().eval()

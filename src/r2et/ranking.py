@@ -26,7 +26,19 @@ def facing_count(k: int, n: int, pairs: int | None = None) -> int:
 
 def order(saliency: Tensor) -> Tensor:
     """Feature numbers from most to least salient, ties by feature number: (B, n)."""
+    if on_cpu(saliency):
+        # NumPy sorts several times faster where it need not keep ties in order: so try that first.
+        falling = -saliency.detach().numpy()
+        places = falling.argsort(axis=-1)
+        ranked = np.take_along_axis(falling, places, axis=-1)
+        if bool((ranked[..., 1:] > ranked[..., :-1]).all()):
+            return torch.from_numpy(places)
     return saliency.argsort(dim=-1, descending=True, stable=True)
+
+
+def on_cpu(saliency: Tensor) -> bool:
+    """Whether NumPy can read the numbers where they are."""
+    return saliency.device.type == "cpu" and saliency.dtype in (torch.float32, torch.float64)
 
 
 def lead_weights(reference: Tensor, k: int) -> Tensor:
@@ -81,7 +93,7 @@ def top_k_mask(saliency: Tensor, k: int) -> Tensor:
 
 def _least_of_top(saliency: Tensor, k: int) -> Tensor:
     """The k-th largest score of each row: (B, 1)."""
-    if saliency.device.type == "cpu" and saliency.dtype in (torch.float32, torch.float64):
+    if on_cpu(saliency):
         # NumPy finds it at a cost that does not grow with k, several times faster than torch.
         place = saliency.shape[-1] - k
         parted = np.partition(saliency.detach().numpy(), place, axis=-1)

@@ -6,6 +6,7 @@ for the whole region. The others are errors of single activations, each between 
 numbers have in common is thus known, and is not counted twice in a difference of them.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,12 +23,16 @@ class Form:
     """Numbers of shape (B, *S) in affine form: centre (B, *S), moves (M, B, *S), rest (B, *S).
 
     M may be smaller than the number of symbols there are: what was made before a symbol does not
-    move with it.
+    move with it. `reach` is how far the input's symbols carry each number, once it is known.
+    `sphere` (B, *S) is of an input that is not followed by symbols: its numbers differ from the
+    centre by sphere * u with u in the unit ball, which the first linear layer makes use of.
     """
 
     centre: Tensor
     moves: Tensor
     rest: Tensor
+    reach: Tensor | None = None
+    sphere: Tensor | None = None
 
     @classmethod
     def constant(cls, value: Tensor) -> "Form":
@@ -44,18 +49,22 @@ class Form:
 class LinearMap:
     """A linear function of each example: `apply` (N, *S) -> (N, *T), `absolute` with |weights|.
 
-    `back` carries slopes the other way; derivatives of the two functions do unless it is given.
+    `squared` has the squares of the weights, if they are known. `back` carries slopes the other
+    way; derivatives of the functions do unless it is given.
     """
 
     apply: Callable[[Tensor], Tensor]
     absolute: Callable[[Tensor], Tensor]
+    squared: Callable[[Tensor], Tensor] | None = None
     back: "LinearMap | None" = None
 
     @classmethod
     def matrix(cls, weight: Tensor) -> "LinearMap":
         """T @ weight."""
-        size = weight.abs()
-        there = LinearMap(apply=lambda t: t @ weight, absolute=lambda t: t @ size)
+        size, square = weight.abs(), weight.square()
+        there = LinearMap(
+            apply=lambda t: t @ weight, absolute=lambda t: t @ size, squared=lambda t: t @ square
+        )
         if weight.ndim < 2:
             return there
         back = LinearMap(apply=lambda t: t @ weight.mT, absolute=lambda t: t @ size.mT)
@@ -85,8 +94,13 @@ def unchanged() -> LinearMap:
 
 
 def positive(function: Callable[[Tensor], Tensor]) -> LinearMap:
-    """A linear map without negative weights, such as a mean or a change of shape."""
+    """A linear map without negative weights, such as a mean."""
     return LinearMap(apply=function, absolute=function)
+
+
+def rearranged(function: Callable[[Tensor], Tensor]) -> LinearMap:
+    """A map that gives some of the numbers, each at most once, in another place or shape."""
+    return LinearMap(apply=function, absolute=function, squared=function)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,13 +143,15 @@ class Symbols:
         """How many symbols there are."""
         return self.inputs + len(self.low)
 
-    def ball(self, moves: Tensor) -> Tensor:
+    def ball(self, form: Form) -> Tensor:
         """How far the input's symbols can carry numbers: (B, *S)."""
-        own = moves[: self.inputs]
-        if self.norm == "box":
-            return own.abs().sum(0)
-        reach: Tensor = torch.linalg.vector_norm(own, dim=0)
-        return reach
+        if form.reach is None:
+            own = form.moves[: self.inputs]
+            box = self.norm == "box"
+            reach = own.abs().sum(0) if box else torch.linalg.vector_norm(own, dim=0)
+            object.__setattr__(form, "reach", reach)  # known from now on, and nothing else changes
+        assert form.reach is not None
+        return form.reach
 
     def errors(self, moves: Tensor) -> tuple[Tensor, Tensor]:
         """How far down and up the other symbols can carry numbers: (B, *S) each."""
@@ -154,15 +170,15 @@ class Symbols:
         if form.still:
             return form.centre.abs()
         own = form.moves[self.inputs :]
-        size = form.centre.abs() + form.moves[: self.inputs].abs().sum(0)
+        size = form.centre.abs() + math.sqrt(self.inputs) * self.ball(form)
         if len(own):
             reach = torch.maximum(-self.low[: len(own)], self.high[: len(own)])
-            size = size + torch.einsum("mb...,mb->b...", own.abs(), reach)
+            size += torch.einsum("mb...,mb->b...", own.abs(), reach)
         return size
 
     def range(self, form: Form) -> tuple[Tensor, Tensor]:
         """Least and greatest value of each number, rounded outwards: (B, *S) each."""
-        ball = self.ball(form.moves)
+        ball = self.ball(form)
         down, up = self.errors(form.moves)
         reach = form.centre.abs() + ball + torch.maximum(-down, up) + form.rest
         slack = (len(form.moves) + 16) * torch.finfo(ball.dtype).eps * reach
@@ -176,7 +192,7 @@ class Symbols:
         """
         batch, *shape = form.centre.shape
         units = form.centre[0].numel()
-        if self.count + units > self.most:
+        if not self.inputs or self.count + units > self.most:
             middle, half = (low + high) / 2, (high - low) / 2
             slack = 4 * torch.finfo(middle.dtype).eps * (form.centre.abs() + half + middle.abs())
             return replace(form, centre=form.centre + middle, rest=form.rest + half + slack)
@@ -220,6 +236,8 @@ def total(forms: Sequence[Form]) -> Form:
 def mapped(symbols: Symbols, form: Form, linear: LinearMap, offset: Tensor | None = None) -> Form:
     """A linear map of a form, plus an offset: forms of the map's own shape."""
     centre = linear.apply(form.centre)
+    if form.sphere is not None:
+        return _of_sphere(form, linear, centre, offset)
     inner, outer = form.centre[0].numel(), centre[0].numel()
     gamma = (max(inner, outer) + 16) * torch.finfo(centre.dtype).eps
     size = symbols.size(form)
@@ -235,11 +253,28 @@ def mapped(symbols: Symbols, form: Form, linear: LinearMap, offset: Tensor | Non
     return Form(centre, moves, rest)
 
 
+def _of_sphere(form: Form, linear: LinearMap, centre: Tensor, offset: Tensor | None) -> Form:
+    """A linear map of the input: a weighted sum over a ball reaches as far as its weights' norm."""
+    assert form.sphere is not None
+    eps = (form.centre[0].numel() + centre[0].numel() + 16) * torch.finfo(centre.dtype).eps
+    if linear.squared is None:
+        rest = linear.absolute(form.sphere)
+    else:
+        rest = linear.squared(form.sphere.square()).sqrt()
+    rest = rest * (1 + eps) + eps * linear.absolute(form.centre.abs())
+    if offset is not None:
+        centre = centre + offset
+        rest = rest + 4 * eps * (centre.abs() + offset.abs())
+    sphere = rest if linear.squared is not None and linear.squared is linear.apply else None
+    return Form(centre, form.moves.new_zeros(0, *centre.shape), rest, sphere=sphere)
+
+
 def scaled(symbols: Symbols, form: Form, factor: Tensor) -> Form:
     """A form times fixed numbers."""
     gamma = 8 * torch.finfo(factor.dtype).eps
     size = factor.abs() * (form.rest * (1 + gamma) + gamma * symbols.size(form))
-    return Form(form.centre * factor, form.moves * factor, size)
+    reach = None if form.reach is None else form.reach * factor.abs()
+    return Form(form.centre * factor, form.moves * factor, size, reach)
 
 
 def product(symbols: Symbols, one: Form, other: Form) -> Form:
@@ -256,8 +291,8 @@ def product(symbols: Symbols, one: Form, other: Form) -> Form:
     count = max(len(one.moves), len(other.moves))
     ours, theirs = longer(one.moves, count), longer(other.moves, count)
     centre = one.centre * other.centre
-    moves = one.centre * theirs + other.centre * ours
-    balls = [symbols.ball(ours), symbols.ball(theirs)]
+    moves = torch.addcmul(one.centre * theirs, other.centre, ours)
+    balls = [symbols.ball(one), symbols.ball(other)]
     errors = [torch.maximum(-down, up) for down, up in map(symbols.errors, (ours, theirs))]
     far = [error + form.rest for error, form in zip(errors, (one, other), strict=True)]
     both = balls[0] * balls[1]
@@ -291,6 +326,8 @@ class Region:
     radius: Tensor
     norm: Norm = "l2"
     scale: Tensor | None = None
+    followed: bool = True
+    """Whether the input's numbers are symbols; if not, only the range of each number is known."""
 
     @cached_property
     def free(self) -> Tensor:
@@ -303,12 +340,16 @@ class Region:
     def symbols(self, most: int) -> Symbols:
         """The symbols of an analysis that begins here."""
         none = self.x.new_zeros(0, len(self.x))
-        return Symbols(
-            inputs=len(self.free), norm=self.norm, low=none, high=none.clone(), most=most
-        )
+        count = len(self.free) if self.followed else 0
+        return Symbols(inputs=count, norm=self.norm, low=none, high=none.clone(), most=most)
 
     def form(self) -> Form:
         """The input itself."""
+        if not self.followed:
+            one = torch.ones_like(self.x[0]) if self.scale is None else self.scale.to(self.x)
+            wide = self.radius.to(self.x).view(-1, *(1,) * one.ndim) * one
+            none = self.x.new_zeros(0, *self.x.shape)
+            return Form(self.x, none, wide, sphere=wide if self.norm == "l2" else None)
         flat = self.x.flatten(1)
         moves = flat.new_zeros(len(self.free), *flat.shape)
         ones = flat.new_ones(flat.shape[1]) if self.scale is None else self.scale.to(flat).flatten()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from r2et.certification.forms import (
     mapped,
     positive,
     product,
+    rearranged,
     scaled,
     total,
     unchanged,
@@ -120,6 +121,12 @@ class Passage:
             f"are for networks of {_known()}."
         )
 
+    @property
+    def bends(self) -> list[Bend]:
+        """The activations on the way."""
+        steps = [step for _, edges in self.tape for _, steps in edges for step in steps]
+        return [part for part, _ in steps if isinstance(part, Bend)]
+
     def value(self, found: Any) -> Value:
         """A value, also of what does not depend on the input."""
         if isinstance(found, Value):
@@ -164,7 +171,7 @@ class Passage:
         low, high = self.symbols.range(form)
         line = value_line(activation, form.centre, low, high)
         bent = scaled(self.symbols, form, line.rise)
-        bent = Form(line.at, bent.moves, bent.rest)
+        bent = replace(bent, centre=line.at)
         found = self.symbols.with_errors(bent, line.low, line.high)
         return self.put(found, (value, [(Bend(activation, form), value.shape)]))
 
@@ -198,7 +205,7 @@ class Passage:
         low, high = symbols.range(part.at)
         line = slope_line(part.activation, part.at.centre, low, high, how)
         slope = scaled(symbols, part.at, line.rise)
-        slope = Form(line.at, slope.moves, slope.rest)
+        slope = replace(slope, centre=line.at)
         bow = None
         if how == "tangent" and self._straight(part.at) and not part.activation.kinks:
             least, most = third_range(part.activation, low, high)
@@ -217,13 +224,17 @@ class Passage:
 
     def _straight(self, form: Form) -> bool:
         """Whether numbers move with the input's symbols alone, but for rounding."""
-        if len(form.moves) != self.symbols.inputs or self.region.norm != "l2":
+        if not len(form.moves) == self.symbols.inputs > 0 or self.region.norm != "l2":
             return False
         return bool((form.rest <= 1e-9 * (1 + form.centre.abs())).all())
 
     def _promoted(self, form: Form, symbols: Symbols) -> Form:
         """The form with its rest as symbols where there is room for them."""
-        if form.still or not (form.rest > 1e-9 * (form.centre.abs() + 1e-30)).any():
+        if (
+            not symbols.inputs
+            or form.still
+            or not (form.rest > 1e-9 * (form.centre.abs() + 1e-30)).any()
+        ):
             return form
         bare = Form(form.centre, form.moves, torch.zeros_like(form.rest))
         return symbols.with_errors(bare, -form.rest, form.rest)
@@ -273,10 +284,11 @@ def _conv(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Value:
-    size, rest = weight.abs(), (stride, padding, dilation, groups)
+    size, square, rest = weight.abs(), weight.square(), (stride, padding, dilation, groups)
     linear = LinearMap(
         apply=lambda t: F.conv2d(t, weight, None, *rest),
         absolute=lambda t: F.conv2d(t, size, None, *rest),
+        squared=lambda t: F.conv2d(t, square, None, *rest),
     )
     return passage.linear(value, linear, None if bias is None else bias.view(-1, 1, 1))
 
@@ -308,7 +320,10 @@ def _normalised(
 
 def _times(factor: Tensor | float) -> LinearMap:
     size = factor.abs() if isinstance(factor, Tensor) else abs(factor)
-    return LinearMap(apply=lambda t: t * factor, absolute=lambda t: t * size)
+    square = size * size
+    return LinearMap(
+        apply=lambda t: t * factor, absolute=lambda t: t * size, squared=lambda t: t * square
+    )
 
 
 def _shaped(passage: Passage, value: Value, reached: Tensor) -> Value:
@@ -318,7 +333,7 @@ def _shaped(passage: Passage, value: Value, reached: Tensor) -> Value:
         raise ValueError(
             "a model must keep its examples apart: reshape all dimensions but the first."
         )
-    return passage.linear(value, positive(lambda t: t.reshape(len(t), *shape)))
+    return passage.linear(value, rearranged(lambda t: t.reshape(len(t), *shape)))
 
 
 def _reshaping(name: str) -> Callable[..., Value]:

@@ -62,13 +62,15 @@ class Method:
 
     `prepare` changes the model before training, `perturb` gives the inputs that each batch is
     trained on instead of its own, `penalties` are added to the loss as (name, weight, penalty),
-    each penalty one number for each example.
+    each penalty one number for each example. Penalties that never differentiate the logits of a
+    `Look` by x say so by `by_input` = False, and training is spared that derivative.
     """
 
     prepare: Callable[[nn.Module], nn.Module] | None = None
     perturb: Callable[[Look], Tensor] | None = None
     penalties: tuple[tuple[str, float, Penalty], ...] = ()
     weight_decay: float = 0.0
+    by_input: bool = True
 
 
 CLASSIFICATION = "classification"
@@ -109,7 +111,7 @@ class Objective(nn.Module):
         """Cross-entropy and each penalty, not yet weighted, of each example: (B,) each."""
         if self.method.perturb is not None:
             x = self.method.perturb(Look(self.model, x, draw=self.draw)).detach()
-        if self.method.penalties and not x.requires_grad:
+        if self.method.penalties and self.method.by_input and not x.requires_grad:
             x = x.detach().requires_grad_()
         logits = self.model(x)
         check_logits(logits)

@@ -70,7 +70,7 @@ def steadfast(
         penalties.append(("narrowness", thickness, narrowness))
     if variation:
         penalties.append(("variation", variation, variation_of))
-    return Method(penalties=tuple(penalties))
+    return Method(penalties=tuple(penalties), by_input=False)
 
 
 def variation_of(look: Look) -> Tensor:
