@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench strength results lint clean
+.PHONY: run test slow bench strength certificates results lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ bench: $(VENV)/.usable
 
 strength: $(VENV)/.usable
 	$(BIN)/python benchmarks/strength.py
+
+certificates: $(VENV)/.usable
+	$(BIN)/python benchmarks/certificates.py
 
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null
