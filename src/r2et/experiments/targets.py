@@ -220,6 +220,9 @@ def _show_pairs(target: Target, rows: Sequence[Row], datasets: Sequence[str]) ->
 
 
 PAPER = (Need(recipe="paper"),)
+OF_TABLE_2 = (
+    "vanilla", "wd", "sp", "est-h", "at", "r2et-noh", "r2et-mm-noh", "r2et", "r2et-mm",
+)  # fmt: skip
 THICKNESS = (
     Quantity(heading="P@8 ERAttack", table="5", setting="ERAttack"),
     Quantity(
@@ -251,7 +254,11 @@ TARGETS: dict[str, Target] = {
             title="Table 2",
             line="Networks trained with the gradient, their gradient, SmoothGrad and Integrated "
             "Gradients attacked by ERAttack.",
-            needs=(*PAPER, Need(recipe="paper-smoothgrad"), Need(recipe="paper-ig")),
+            needs=(
+                *PAPER,
+                Need(recipe="paper-smoothgrad", methods=OF_TABLE_2),
+                Need(recipe="paper-ig", methods=OF_TABLE_2),
+            ),
             show=_show_table,
             quantities=(
                 Quantity(heading="P@8 Grad", table="2", setting="Grad"),
