@@ -57,7 +57,10 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """What happened in one epoch: mean loss parts and the validation AUC after it."""
+    """What happened in one epoch: mean loss parts and the validation AUC after it.
+
+    Where an epoch is judged by another score, `valid_auc` holds that.
+    """
 
     epoch: int
     parts: dict[str, float]
@@ -65,6 +68,7 @@ class EpochRecord:
 
 
 OnEpoch = Callable[[EpochRecord], None]
+Score = Callable[[nn.Module], float]
 
 
 def ignore(record: EpochRecord) -> None:
@@ -74,16 +78,21 @@ def ignore(record: EpochRecord) -> None:
 def fit(
     model: nn.Module,
     train: Part,
-    valid: Part,
+    valid: Part | Score,
     method: Method,
     settings: FitSettings,
     *,
+    weights: Tensor | None = None,
     fabric: Fabric | None = None,
     checkpoint: Path | None = None,
     accept: Callable[[nn.Module], bool] | None = None,
     on_epoch: OnEpoch = ignore,
 ) -> tuple[nn.Module, list[EpochRecord]]:
     """The model trained (a changed one if the method prepares it) and the record of each epoch.
+
+    An epoch is judged by its AUC on the part `valid`, or by any score of a model, the higher the
+    better, in its place. A row of `train` counts as often as its `weights` (N,) say, once unless
+    given: only their ratios matter, and all must be positive.
 
     Training stops early after `patience` epochs without a better validation AUC, keeping the best
     epoch's weights, or at the first epoch whose model `accept` refuses, keeping the last accepted.
@@ -97,8 +106,11 @@ def fit(
         network.parameters(), lr=settings.learning_rate, weight_decay=method.weight_decay
     )
     check_inputs(network, train.x.to(home), train.y.to(home))
+    check_row_weights(weights, len(train.y))
     wrapped, optimizer = fabric.setup(objective, optimizer)
     x, y = train.x.to(fabric.device), train.y.to(fabric.device)
+    counts = None if weights is None else weights.to(x)
+    score = _auc_on(valid, fabric) if isinstance(valid, Part) else valid
     history: list[EpochRecord] = []
     kept = _weights(network)
     if checkpoint is not None and checkpoint.exists():
@@ -107,13 +119,9 @@ def fit(
         if finished(history, settings):
             break
         with _own_randomness(fabric, settings.seed, epoch):
-            parts = _train_epoch(fabric, wrapped, optimizer, x, y, epoch, settings)
+            parts = _train_epoch(fabric, wrapped, optimizer, x, y, counts, epoch, settings)
         check_weights(network.parameters(), epoch)
-        record = EpochRecord(
-            epoch=epoch,
-            parts=parts,
-            valid_auc=auc(network, valid.x.to(fabric.device), valid.y.to(fabric.device)),
-        )
+        record = EpochRecord(epoch=epoch, parts=parts, valid_auc=score(network))
         if accept is not None and not accept(network):
             break
         if improves(record, history, settings):
@@ -127,6 +135,23 @@ def fit(
             fabric.barrier()
     network.load_state_dict(kept)
     return network.to(home), history
+
+
+def _auc_on(valid: Part, fabric: Fabric) -> Score:
+    """The AUC of a model on the validation part."""
+    x, y = valid.x.to(fabric.device), valid.y.to(fabric.device)
+    return lambda model: auc(model, x, y)
+
+
+def check_row_weights(weights: Tensor | None, rows: int) -> None:
+    """Refuse weights that are not one positive number for each row."""
+    if weights is None:
+        return
+    if weights.shape != (rows,) or not bool(((weights > 0) & weights.isfinite()).all()):
+        raise ValueError(
+            f"weights must be one positive, finite number for each of the {rows} rows, got shape "
+            f"{tuple(weights.shape)}: leave out rows that count for nothing."
+        )
 
 
 def shuffled(count: int, seed: int, epoch: int) -> Tensor:
@@ -168,10 +193,16 @@ def _train_epoch(
     optimizer: Any,
     x: Tensor,
     y: Tensor,
+    counts: Tensor | None,
     epoch: int,
     settings: FitSettings,
 ) -> dict[str, float]:
     """The mean of each part of the loss over one pass through the data, weights moved on."""
+
+    def count(rows: Tensor | slice) -> float:
+        return len(x[rows]) if counts is None else float(counts[rows].sum())
+
+    whole = count(slice(None))
     batches = shuffled(len(x), settings.seed, epoch).to(x.device).split(settings.batch)
     totals: dict[str, Tensor] = {}
     for number, rows in enumerate(batches):
@@ -179,15 +210,16 @@ def _train_epoch(
             group["lr"] = rate_at(epoch + number / len(batches), settings)
         mine = rows[fabric.global_rank :: fabric.world_size]
         # Processes average their slopes: a smaller share of a batch must count for less.
-        share = len(mine) * fabric.world_size / len(rows)
+        # So must a batch of rows that count for little: the mean over batches is that of all rows.
+        share = count(mine) * fabric.world_size / (whole / len(x) * len(rows))
         # A process without a row of its own still takes part, with one that counts for nothing.
         seen = mine if len(mine) else rows[:1]
-        loss = objective(x[seen], y[seen])
+        loss = objective(x[seen], y[seen], None if counts is None else counts[seen])
         optimizer.zero_grad()
         fabric.backward(loss.total * share)
         optimizer.step()
         for name, part in loss.parts.items():
-            totals[name] = totals.get(name, torch.zeros_like(part)) + part * (len(mine) / len(x))
+            totals[name] = totals.get(name, torch.zeros_like(part)) + part * (count(mine) / whole)
     return {name: _summed(fabric, part) for name, part in totals.items()}
 
 
@@ -320,6 +352,13 @@ def save(path: Path, model: nn.Module, recipe: Mapping[str, Any]) -> Path:
     """
     _write_tensors(path, _weights(model), {"recipe": dict(recipe)})
     return path
+
+
+def recipe_of(path: Path) -> dict[str, Any]:
+    """The recipe in the header of a saved model, empty if it has none."""
+    _, notes = _read_tensors(path)
+    recipe: dict[str, Any] = notes.get("recipe", {})
+    return recipe
 
 
 def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
