@@ -33,12 +33,17 @@ def test_local_links_of_the_documents_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    exec(compile(example, "README.md", "exec"), {})
-    share = float(re.findall(r"0\.\d+|1\.", capsys.readouterr().out)[-1])
-    assert 0.5 < share <= 1
+    classifier, own_loop = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    exec(compile(classifier, "README.md", "exec"), {})
+    accuracy, reasons, share = capsys.readouterr().out.splitlines()
+    assert float(accuracy) > 0.9
+    assert reasons.count("Reason(") == 5
+    assert 0.5 < float(share) <= 1
+    exec(compile(own_loop, "README.md", "exec"), {})
+    share = re.findall(r"0\.\d+|1\.", capsys.readouterr().out)[-1]
+    assert 0.5 < float(share) <= 1
 
 
 def test_the_example_of_the_attack_laboratory_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,10 @@ from r2et.attacks import (
     mse_attack,
     strong_attack,
 )
+from r2et.audit import Audit, audit
+from r2et.certification import Certificate, certify
 from r2et.data import Dataset, from_frame, load, read_csv
+from r2et.estimator import StableClassifier
 from r2et.explainers import (
     gradient,
     input_x_gradient,
@@ -23,20 +26,26 @@ from r2et.explainers import (
 )
 from r2et.metrics.thickness import thickness
 from r2et.objectives import Method, Objective, r2et
+from r2et.preflight import repair, validate
 from r2et.ranking import precision_at_k
 from r2et.training import FitSettings, fit
 
 __all__ = [
     "Attacked",
+    "Audit",
     "Budget",
+    "Certificate",
     "Curve",
     "Dataset",
     "Effort",
     "FitSettings",
     "Method",
     "Objective",
+    "StableClassifier",
     "applicant_threat",
     "attack_curve",
+    "audit",
+    "certify",
     "er_attack",
     "fit",
     "from_frame",
@@ -49,7 +58,9 @@ __all__ = [
     "predicted",
     "r2et",
     "read_csv",
+    "repair",
     "smooth_grad",
     "strong_attack",
     "thickness",
+    "validate",
 ]

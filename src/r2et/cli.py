@@ -28,6 +28,9 @@ from rich.text import Text
 from r2et import __version__
 from r2et.attacks import ATTACKS, HANDLERS, Applicant, HandlerPoint, what_it_buys
 from r2et.attacks.comparison import TOLERABLE
+from r2et.audit import Audit, AuditSettings, DataSettings, audit, load_model, read_settings
+from r2et.audit import Progress as Audited
+from r2et.audit.own import source_for
 from r2et.data import DATASETS, Dataset, Split, load, read_csv
 from r2et.experiments.laboratory import (
     Findings,
@@ -68,6 +71,7 @@ from r2et.naming import nearest
 from r2et.objectives import METHODS
 from r2et.ranking import check_k
 from r2et.report import write_report
+from r2et.report.audit_page import write_audit_page
 from r2et.report.figures import handlers_figure
 from r2et.report.paper_figures import pictures
 from r2et.report.results import keep_rows, kept_rows, write_page
@@ -795,6 +799,173 @@ def _show_handlers(
         f"P@{k} with at most {100 * TOLERABLE:g} % changed."
     )
     console.print(f"\nThe figure: {path}")
+
+
+@app.command("audit", rich_help_panel="Commands")
+def audit_command(
+    data: Annotated[
+        str,
+        typer.Argument(help="The path of a CSV file with the decisions, or adult, bank, compas."),
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="module:factory, a function of yours that returns the network; an exported "
+            "program (.pt2); or a model file of this package."
+        ),
+    ],
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights for the network of module:factory, safetensors.")
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another model on the same rows; repeat. With weights: module:factory@FILE."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file about the columns: names, units, scale, subgroups, ..."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The column of the true classes, if there is one.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", help="How many reasons are shown.")] = 8,
+    tolerance: Annotated[
+        float, typer.Option(help="The length of change at which each verdict is given.")
+    ] = AuditSettings().tolerance,
+    epsilons: Annotated[
+        str, typer.Option(help="Lengths of the curves, separated by commas.")
+    ] = "0.05,0.1,0.25,0.5",
+    norm: Annotated[
+        str, typer.Option(help="l2 (length over all inputs together) or box (each input alone).")
+    ] = "l2",
+    attack: Annotated[
+        str, typer.Option(help="strong, or none: then nothing is looked for that breaks a reason.")
+    ] = "strong",
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Effort of the strong attack, 2 unless given.")
+    ] = None,
+    radii: Annotated[
+        str,
+        typer.Option(help="auto (radii for tables up to 20,000 rows), all, or none."),
+    ] = "auto",
+    gauge_free: Annotated[
+        bool,
+        typer.Option(
+            "--gauge-free", help="Leave out directions in which one-hot columns cannot vary."
+        ),
+    ] = False,
+    rows: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the attack's random numbers.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for audit.html, audit.json and decisions.csv; runs/audit-DATA unless "
+            "given. A stopped audit goes on from there."
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="csv or parquet, for the row of each decision.")
+    ] = "csv",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was found of each model as JSON only.")
+    ] = False,
+) -> None:
+    """Audit the reasons of your own model, decision by decision.
+
+    Each decision gets a verdict: certified (proved that no change up to the tolerance replaces a
+    reason), broken (a change that does is shown), or undetermined. Writes one self-contained
+    audit.html, audit.json with the same, and a row for every decision.
+
+    For example:
+
+        r2et audit loans.csv --model my_models:build --weights net.safetensors --target default
+
+        r2et audit loans.csv --model net.pt2 --config audit.toml --attack none --rows 10000
+
+        r2et audit adult --model runs/adult-converged/models/MODEL.safetensors
+    """
+    settings = read_settings(config) if config is not None else DataSettings()
+    if target is not None:
+        settings = dataclasses.replace(settings, target=target)
+    models = [load_model(model, weights), *(load_model(each) for each in compare or ())]
+    named: dict[str, torch.nn.Module] = {}
+    for each in models:
+        named[_free_name(each.name, named)] = each.model
+    effort = AuditSettings().effort
+    if rounds is not None:
+        effort = dataclasses.replace(effort, rounds=rounds)
+    folder = out or Path("runs") / f"audit-{Path(data).stem}"
+    with errors.status("reading the table"):
+        source = source_for(data, models, settings)
+    with _going_on(), _bar(source.name) as show:
+        found = audit(
+            named,
+            source,
+            k=k,
+            tolerance=tolerance,
+            epsilons=_lengths(epsilons),
+            norm=norm,  # type: ignore[arg-type]  # refused there if it is no norm
+            attack=attack,
+            effort=effort,
+            radii=radii,
+            gauge_free=gauge_free,
+            rows=rows,
+            seed=seed,
+            out=folder,
+            format=form,
+            on_progress=lambda each: show(_done(each)),
+        )
+    page = write_audit_page(found.record, folder / "audit.html")
+    _show_audit(found, page, as_json)
+
+
+def _free_name(name: str, taken: dict[str, torch.nn.Module]) -> str:
+    """The name, or with a number behind it if another model has it."""
+    free = (f"{name} ({number})" if number > 1 else name for number in range(1, len(taken) + 2))
+    return next(each for each in free if each not in taken)
+
+
+def _lengths(text: str) -> list[float]:
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError as problem:
+        raise ValueError(f"--epsilons takes numbers such as 0.05,0.1, got {text!r}.") from problem
+
+
+def _done(audited: Audited) -> Done:
+    total = audited.done if audited.total is None else audited.total
+    return Done(done=audited.done, total=total, what=audited.what)
+
+
+def _show_audit(found: Audit, page: Path, as_json: bool) -> None:
+    """Print the verdicts on each model's decisions, and where everything is."""
+    if as_json:
+        print(json.dumps(found.models, indent=1, allow_nan=False))
+        return
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    settings = found.record["settings"]
+    console.print(
+        f"{found.record['data']['name']}: do the {settings['k']} reasons of each of "
+        f"{_count(found.record['data']['rows'], 'decision')} hold under changes up to "
+        f"{settings['tolerance']:g}?",
+        style="bold",
+    )
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("model")
+    for heading in ("certified", "broken", "undetermined"):
+        table.add_column(heading, justify="right")
+    for each in found.models:
+        table.add_row(Text(each["name"]), *(f"{count:,}" for count in each["counts"].values()))
+    console.print(table)
+    for each in found.models:
+        for note in each["notes"]:
+            console.print(f"{each['name']}: {note}" if len(found.models) > 1 else note)
+    assert found.folder is not None
+    rows = "decisions.parquet" if not (found.folder / "decisions.csv").exists() else "decisions.csv"
+    console.print(f"Every decision: {found.folder / rows}")
+    console.print(f"\nThe report: {page}")
 
 
 @app.command("report", rich_help_panel="Commands")

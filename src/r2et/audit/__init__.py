@@ -1,0 +1,452 @@
+"""Audit: for each decision of the user's own model, whether its reasons hold, and how far."""
+
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+from r2et import __version__
+from r2et.attacks import Effort
+from r2et.audit.classifiers import Estimator, is_estimator, networks_of, table_for
+from r2et.audit.config import DataSettings, FeatureSettings, read_settings, settings_of
+from r2et.audit.csvs import CsvTable
+from r2et.audit.judging import MANY, AuditSettings, Judge, Subject, subject
+from r2et.audit.ledger import ROWS, Ledger
+from r2et.audit.loading import Loaded, load_model
+from r2et.audit.own import source_for
+from r2et.audit.parquet import check_format, write_parquet
+from r2et.audit.tables import Chunk, Source, Table
+from r2et.audit.telling import Teller
+from r2et.audit.totals import MOST_SETS, MOST_SUBGROUPS, Tally, quotas
+from r2et.certification.forms import Norm
+from r2et.data import Split
+from r2et.explainers import Quantity
+from r2et.files import clear_aside, held, write_text
+
+__all__ = [
+    "SCHEMA",
+    "Audit",
+    "AuditSettings",
+    "CsvTable",
+    "DataSettings",
+    "FeatureSettings",
+    "Loaded",
+    "Progress",
+    "Table",
+    "audit",
+    "load_model",
+    "read_settings",
+    "settings_of",
+    "source_for",
+]
+
+SCHEMA = "r2et-audit/1"
+MOST_TOLD = 5000
+RECORD = "audit.json"
+
+Model = nn.Module | Estimator
+Models = nn.Module | Estimator | Mapping[str, Model]
+Data = Source | Split | pd.DataFrame | str | Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How many decisions have been audited, of how many if that is known, and what goes on."""
+
+    done: int
+    total: int | None
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What an audit found: the content of `audit.json`, and the folder where its files are."""
+
+    record: dict[str, Any]
+    folder: Path | None
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """What was found about each model as a whole."""
+        return list(self.record["models"])
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """The decisions told in full: all of them, or the first of each verdict."""
+        return list(self.record["decisions"])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many decisions of the first model got each verdict."""
+        return dict(self.record["models"][0]["counts"])
+
+
+def ignore(progress: Progress) -> None:
+    """Show nothing."""
+
+
+def audit(
+    models: Models,
+    data: Data,
+    *,
+    k: int = 8,
+    tolerance: float = 0.1,
+    epsilons: Sequence[float] = AuditSettings().epsilons,
+    norm: Norm = "l2",
+    explained: Quantity = "probability",
+    gauge_free: bool = False,
+    attack: str = "strong",
+    effort: Effort = AuditSettings().effort,  # noqa: B008 - a frozen record
+    radii: str = "auto",
+    rows: int | None = None,
+    measured: int = 1000,
+    chunk: int | None = None,
+    seed: int = 0,
+    config: DataSettings | str | Path | None = None,
+    out: str | Path | None = None,
+    format: str = "csv",
+    on_progress: Callable[[Progress], None] = ignore,
+) -> Audit:
+    """Which reasons of a model, or of several by name, hold under changes of any length up to some.
+
+    A model is an `nn.Module`, a fitted `StableClassifier`, or a pipeline that ends in one. `data`
+    are the rows: a `Table` of inputs as the model takes them, the test part of a `Split`, or a
+    pandas table or the path of a CSV file, about whose columns `config` speaks. The other
+    settings are those of `AuditSettings`. With a folder `out` every row is kept there as soon as it
+    is audited, in bounded memory, and a killed audit goes on when called again.
+    """
+    settings = AuditSettings(
+        k=k,
+        tolerance=tolerance,
+        epsilons=tuple(epsilons),
+        norm=norm,
+        explained=explained,
+        gauge_free=gauge_free,
+        attack=attack,
+        effort=effort,
+        radii=radii,
+        rows=rows,
+        measured=measured,
+        chunk=chunk,
+        seed=seed,
+    )
+    check_format(format)
+    given: dict[str, Any] = dict(models) if isinstance(models, Mapping) else {"model": models}
+    if not given:
+        raise ValueError("an audit needs one model or more, got none.")
+    named, source = networks_of(given), source_of(data, config, given.values())
+    if out is not None:
+        return _audited(named, source, settings, Path(out), format, on_progress)
+    with TemporaryDirectory() as folder:
+        found = _audited(named, source, settings, Path(folder), "csv", on_progress)
+    return Audit(record=found.record, folder=None)
+
+
+def source_of(
+    data: Data, config: DataSettings | str | Path | None, models: Iterable[Model]
+) -> Source:
+    """The rows to be audited, whatever they come as."""
+    said = read_settings(config) if isinstance(config, str | Path) else config
+    fitted = [each for each in models if is_estimator(each)]
+    if fitted and isinstance(data, str | Path | pd.DataFrame):
+        return table_for(fitted, data, said or DataSettings())
+    if isinstance(data, str | Path):
+        return CsvTable.at(data, said)
+    if isinstance(data, pd.DataFrame):
+        return CsvTable.of_frame(data, said)
+    if said is not None:
+        raise ValueError(
+            "settings of columns are for a CSV file or a pandas table: say it in the Table itself."
+        )
+    return Table.of_split(data) if isinstance(data, Split) else data
+
+
+def _audited(
+    models: Mapping[str, nn.Module],
+    source: Source,
+    settings: AuditSettings,
+    folder: Path,
+    format: str,
+    on_progress: Callable[[Progress], None],
+) -> Audit:
+    assert settings.chunk is not None
+    total = _smaller(source.length, settings.rows)
+    chunks = _limited(source.chunks(settings.chunk), settings.rows)
+    first = next(chunks, None)
+    if first is None:
+        raise ValueError(f"{source.name} has no rows: there is nothing to audit.")
+    _check_finite(first, source)
+    on_progress(Progress(done=0, total=total, what="looking at the model"))
+    subjects = [
+        subject(name, model, first.x, source.columns, settings, source.classes)
+        for name, model in models.items()
+    ]
+    _check_alike(subjects)
+    plan = _plan(subjects, source, first, settings, format)
+    with held(folder):
+        clear_aside(folder)
+        ledger = Ledger(folder, plan)
+        if ledger.finished:
+            return Audit(record=_kept(folder), folder=folder)
+        radii = settings.radii == "all" or (
+            settings.radii == "auto" and total is not None and total <= MANY
+        )
+        work = [
+            (
+                Judge(each, source.columns, settings, radii),
+                Teller(number=number, subject=each, columns=source.columns, settings=settings),
+            )
+            for number, each in enumerate(subjects)
+        ]
+        done = 0
+        for number, chunk in enumerate(itertools.chain([first], chunks)):
+            _check_finite(chunk, source)
+            if number < len(ledger.digests):
+                _check_same(chunk, ledger.digests[number], folder)
+            else:
+                _add(chunk, done, work, ledger, settings)
+            done += len(chunk.rows)
+            on_progress(Progress(done=done, total=total, what="auditing decisions"))
+        on_progress(Progress(done=done, total=total, what="adding up"))
+        record = _record(subjects, source, settings, ledger, done, radii, plan)
+        write_text(folder / RECORD, json.dumps(record, allow_nan=False, ensure_ascii=False))
+        if format == "parquet":
+            write_parquet(folder / ROWS, subjects[0].classes, settings)
+        ledger.finish(keep_rows=format == "csv")
+    return Audit(record=record, folder=folder)
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """The record of a finished audit."""
+    try:
+        found: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ValueError(
+            f"{folder} holds a finished audit whose {RECORD} is gone or was changed: delete the "
+            "folder, or choose another one."
+        ) from problem
+    return found
+
+
+def _smaller(length: int | None, rows: int | None) -> int | None:
+    return length if rows is None else rows if length is None else min(length, rows)
+
+
+def _limited(chunks: Iterator[Chunk], rows: int | None) -> Iterator[Chunk]:
+    """The chunks up to a number of rows."""
+    left = math.inf if rows is None else rows
+    for chunk in chunks:
+        if left <= 0:
+            return
+        if len(chunk.rows) > left:
+            chunk = chunk.first(int(left))
+        left -= len(chunk.rows)
+        if chunk.rows:
+            yield chunk
+
+
+def _check_finite(chunk: Chunk, source: Source) -> None:
+    wrong = ~chunk.x.isfinite()
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"row {chunk.rows[row]} of {source.name} has no finite number for "
+            f"{source.columns.features[column].name!r}: fill it in before the audit."
+        )
+
+
+def _check_alike(subjects: Sequence[Subject]) -> None:
+    for each in subjects[1:]:
+        if each.classes != subjects[0].classes:
+            raise ValueError(
+                f"models audited side by side answer for the same classes, but {each.name} has "
+                f"{len(each.classes)} and {subjects[0].name} {len(subjects[0].classes)}."
+            )
+
+
+def _check_same(chunk: Chunk, digest: str, folder: Path) -> None:
+    if chunk.digest != digest:
+        raise ValueError(
+            f"row {chunk.rows[0]} and those after it are not the ones that {folder} began with: "
+            "choose another folder."
+        )
+
+
+def _plan(
+    subjects: Sequence[Subject],
+    source: Source,
+    first: Chunk,
+    settings: AuditSettings,
+    format: str,
+) -> dict[str, Any]:
+    """All that decides what an audit finds, to know its folder by."""
+    told = {**asdict(settings), "format": format, "columns": source.columns.digest}
+    return {
+        "schema": SCHEMA,
+        "model": {each.name: each.digest for each in subjects},
+        # The first rows show labels, names and subgroups as well, which a file's digest does not.
+        "data": [source.digest, first.digest, *subjects[0].classes],
+        "settings": json.loads(json.dumps(told)),
+    }
+
+
+def _add(
+    chunk: Chunk,
+    done: int,
+    work: Sequence[tuple[Judge, Teller]],
+    ledger: Ledger,
+    settings: AuditSettings,
+) -> None:
+    """Audit the rows of a chunk by all models and keep what was found."""
+    measured = max(0, min(len(chunk.rows), settings.measured - done))
+    rows, told = [], []
+    so_far = Counter(ledger.told)
+    for judge, teller in work:
+        judged = judge.judge(chunk.x, measured)
+        for i, row in enumerate(teller.rows(chunk, judged)):
+            rows.append(row)
+            key = f"{row['model']} {row['verdict']}"
+            if so_far[key] < MOST_TOLD // len(work):
+                so_far[key] += 1
+                told.append(teller.told(chunk, judged, i, row))
+    ledger.add(chunk.digest, rows, told)
+
+
+def _record(
+    subjects: Sequence[Subject],
+    source: Source,
+    settings: AuditSettings,
+    ledger: Ledger,
+    rows: int,
+    radii: bool,
+    plan: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The content of `audit.json`, from the rows that were kept."""
+    classes, columns = subjects[0].classes, source.columns
+    tallies = [Tally(settings, classes) for _ in subjects]
+    for row in ledger.rows():
+        tallies[int(row["model"])].add(row)
+    joined = hashlib.sha256("".join(ledger.digests).encode()).hexdigest()[:12]
+    canonical = json.dumps(plan["settings"], sort_keys=True)
+    return {
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "version": __version__,
+        "hashes": {
+            "model": plan["model"],
+            "data": source.digest or joined,
+            "settings": hashlib.sha256(canonical.encode()).hexdigest()[:12],
+        },
+        "settings": {
+            "k": settings.k,
+            "tolerance": settings.tolerance,
+            "epsilons": list(settings.epsilons),
+            "norm": settings.norm,
+            "explained": settings.explained,
+            "attack": settings.attack,
+            "seed": settings.seed,
+            "gauge free": settings.gauge_free,
+            "immutable": columns.immutable,
+            "unit of eps": columns.unit_of_eps,
+            "effort": plan["settings"]["effort"] if settings.attack != "none" else None,
+            "radii": radii,
+        },
+        "data": {
+            "name": source.name,
+            "rows": rows,
+            "features": [
+                {
+                    "name": feature.name,
+                    "unit": feature.unit,
+                    "group": feature.group,
+                    "immutable": not reach,
+                }
+                for feature, reach in zip(columns.features, columns.reach.tolist(), strict=True)
+            ],
+            "classes": list(classes),
+            "target": source.target,
+        },
+        "models": [
+            {
+                "name": each.name,
+                **tally.record(),
+                "preflight": [_found_before(*finding) for finding in each.findings],
+                "notes": list(_notes(each, tally, source, settings, rows, radii)),
+            }
+            for each, tally in zip(subjects, tallies, strict=True)
+        ],
+        "decisions": _chosen(ledger, tallies),
+    }
+
+
+def _found_before(finding: Any, repaired: bool) -> dict[str, Any]:
+    """A finding about a model, each part without the stop that the page sets."""
+    cure = finding.cure.rstrip(".")
+    return {
+        "problem": f"{finding.kind} ({finding.where}): {finding.problem.rstrip('.')}",
+        "effect": finding.effect.rstrip(".") + ("" if repaired else f" (cure: {cure})"),
+        "repair": cure if repaired else None,
+    }
+
+
+def _notes(
+    each: Subject,
+    tally: Tally,
+    source: Source,
+    settings: AuditSettings,
+    rows: int,
+    radii: bool,
+) -> Iterator[str]:
+    """What a reader should know about how the numbers came about."""
+    yield from source.notes
+    if each.uncertified is not None:
+        yield (
+            f"No certificate could be given, so that no decision is called certified: "
+            f"{each.uncertified}"
+        )
+    elif not radii:
+        yield (
+            "Radii were not sought for a table of this size: each certified radius is the greatest "
+            "audited length at which the reasons are proved to stay."
+        )
+    if rows > settings.measured:
+        yield (
+            "Thickness, faithfulness and flippable predictions were measured on the first "
+            f"{settings.measured:,} decisions."
+        )
+    if len(tally.subgroups) > MOST_SUBGROUPS:
+        yield f"Only the {MOST_SUBGROUPS} largest of {len(tally.subgroups):,} subgroups are shown."
+    if len(tally.sets) >= MOST_SETS:
+        yield f"There are {MOST_SETS:,} different sets of reasons or more; no more were counted."
+    if tally.contradicted:
+        yield (
+            f"For {tally.contradicted:,} decisions a change was found within the radius that had "
+            "been proved: a fault of this program. Their certificates were withdrawn; please "
+            "report it."
+        )
+
+
+def _chosen(ledger: Ledger, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+    """The decisions told in full: all, or the first of each verdict in proportion."""
+    left = {
+        f"{number} {verdict}": count
+        for number, tally in enumerate(tallies)
+        for verdict, count in quotas(tally.counts, MOST_TOLD // len(tallies)).items()
+    }
+    chosen = []
+    for told in ledger.told_rows():
+        key = f"{told['model']} {told['verdict']}"
+        if left.get(key, 0) > 0:
+            left[key] -= 1
+            chosen.append(told)
+    return sorted(chosen, key=lambda each: each["model"])

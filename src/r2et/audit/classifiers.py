@@ -1,0 +1,276 @@
+"""Rows for fitted classifiers: encoded as the classifier encodes them, told in original units."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
+from torch import Tensor, nn
+
+from r2et.audit.config import DataSettings
+from r2et.audit.csvs import CsvTable, told_names
+from r2et.audit.encoding import Encoding, labels_by_text, quarters, surveyed
+from r2et.audit.reading import Absent, CsvFile, FrameText, Survey, TextTable, cells_of
+from r2et.audit.tables import Columns, reach_of
+from r2et.data import encoding as learnt
+from r2et.data import frames
+from r2et.data.dataset import MISSING, Feature, Scale, check_names
+from r2et.estimator import StableClassifier
+from r2et.naming import nearest
+
+Estimator = Any  # a StableClassifier, or a Pipeline, whose type scikit-learn does not tell
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LearntEncoding(Encoding):
+    """The encoding of a fitted classifier; `inputs` are the columns it takes, in order."""
+
+    taught: learnt.Encoding
+    names: tuple[str, ...]
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The columns that are inputs."""
+        return self.names
+
+    def encode(self, table: Mapping[str, Sequence[str]], where: frames.Where) -> Tensor:
+        """Inputs of the model for some rows, given by column: (B, d) in float64."""
+        cells = [
+            self._words(table[name])
+            if isinstance(column, learnt.Category)
+            else self._numbers(name, table[name], where)
+            for name, column in zip(self.names, self.taught.columns, strict=True)
+        ]
+        return self.taught.encode(cells)
+
+    def _words(self, texts: Sequence[str]) -> NDArray[Any]:
+        stripped = (text.strip() for text in texts)
+        words = [MISSING if self.absent.holds(each) else frames.whole(each) for each in stripped]
+        return np.array(words, dtype=object)
+
+    def _numbers(self, name: str, texts: Sequence[str], where: frames.Where) -> Floats:
+        cells = cells_of(texts, self.absent)
+        if cells.words.any():
+            at = int(cells.words.argmax())
+            raise ValueError(
+                f"{where(at, name)}: expected a number, as the classifier was fitted on, got "
+                f"{cells.texts[at]!r}: correct it."
+            )
+        return cells.numbers
+
+
+def is_estimator(model: object) -> bool:
+    """Whether a model is a classifier of this package, or a pipeline that ends in one."""
+    return isinstance(model, StableClassifier | Pipeline)
+
+
+def table_for(
+    models: Sequence[Estimator], data: pd.DataFrame | str | Path, settings: DataSettings
+) -> CsvTable:
+    """The rows of a table as these fitted classifiers, which must agree on it, take them."""
+    first = models[0]
+    steps, classifier = _apart(first)
+    for each in models[1:]:
+        if (
+            _apart(each)[1].encoding_ != classifier.encoding_
+            or _apart(each)[1].classes_.tolist() != classifier.classes_.tolist()
+            or _apart(each)[0] is not steps
+        ):
+            raise ValueError(
+                "classifiers audited side by side take the same inputs, but these encode rows "
+                "differently: audit them one at a time."
+            )
+    file: TextTable
+    undo: Scale | None = None
+    if steps is None:
+        file = FrameText(frame=data) if isinstance(data, pd.DataFrame) else CsvFile.at(data)
+        names = tuple(column.name for column in classifier.encoding_.columns)
+    else:
+        frame = data if isinstance(data, pd.DataFrame) else pd.read_csv(data)
+        file, names, undo = _transformed(steps, frame, settings)
+    return _table(file, names, classifier, settings, undo)
+
+
+def _apart(model: Estimator) -> tuple[Pipeline | None, StableClassifier]:
+    """The steps before the classifier, None if there are none, and the classifier."""
+    if isinstance(model, StableClassifier):
+        steps, classifier = None, model
+    else:
+        steps, classifier = (model[:-1] if len(model) > 1 else None), model[-1]
+    if not isinstance(classifier, StableClassifier):
+        raise ValueError(
+            f"a pipeline must end in a StableClassifier to be audited, got one that ends in a "
+            f"{type(classifier).__name__}."
+        )
+    if not hasattr(classifier, "model_"):
+        raise ValueError("the classifier is not fitted yet: call fit before the audit.")
+    return steps, classifier
+
+
+def networks_of(models: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """The network of each model: its own, or that of a fitted classifier."""
+    return {
+        name: _apart(each)[1].model_ if is_estimator(each) else each
+        for name, each in models.items()
+    }
+
+
+def _transformed(
+    steps: Pipeline, frame: pd.DataFrame, settings: DataSettings
+) -> tuple[FrameText, tuple[str, ...], Scale | None]:
+    """The table after the steps of a pipeline, the names of its inputs, and the way back."""
+    told = told_names(settings)
+    for name in told:
+        if name not in frame.columns:
+            raise ValueError(f"the table has no column {name!r}: {nearest(name, frame.columns)}")
+    wanted = getattr(steps, "feature_names_in_", [n for n in frame.columns if str(n) not in told])
+    made = steps.transform(frame[list(wanted)])
+    values = made.to_numpy() if hasattr(made, "to_numpy") else np.asarray(made)
+    names = tuple(str(name) for name in steps.get_feature_names_out())
+    both = pd.DataFrame(values, columns=list(names))
+    for name in told:
+        both[name] = frame[name].to_numpy()
+    return FrameText(frame=both), names, _way_back(steps, values)
+
+
+def _way_back(steps: Pipeline, values: NDArray[Any]) -> Scale | None:
+    """The scale that leads back to original units, None if the steps are more than a scale."""
+    if not hasattr(steps, "inverse_transform"):
+        return None
+    try:
+        zero = np.zeros((1, values.shape[1]))
+        shift, end = steps.inverse_transform(zero)[0], steps.inverse_transform(zero + 1)[0]
+        some = values[:64].astype(np.float64)
+        straight = np.allclose(steps.inverse_transform(some), some * (end - shift) + shift)
+    except (ValueError, TypeError, NotImplementedError):
+        return None
+    if not straight or not (end - shift > 0).all():
+        return None
+    shift, width = torch.from_numpy(shift).double(), torch.from_numpy(end - shift).double()
+    return Scale(fill=torch.zeros_like(shift), shift=shift, width=width)
+
+
+def _table(
+    file: TextTable,
+    names: tuple[str, ...],
+    classifier: StableClassifier,
+    settings: DataSettings,
+    undo: Scale | None,
+) -> CsvTable:
+    _check_settings(file, names, settings)
+    absent = Absent.named(settings.missing_values)
+    told = [name for name in told_names(settings) if name != settings.id]
+    surveys = surveyed(file, told or names[:1], absent)
+    taught = classifier.encoding_
+    features, scale = _features(names, taught, settings, undo)
+    lengths = [
+        _length(settings.of(names[group]).per_eps, feature, float(width))
+        for group, feature, width in zip(taught.groups, features, scale.width, strict=True)
+    ]
+    still = [
+        feature.name
+        for group, feature in zip(taught.groups, features, strict=True)
+        if settings.of(names[group]).immutable
+    ]
+    numeric = torch.tensor([each.kind == "numeric" for each in features])
+    encoding = LearntEncoding(
+        codes=(),
+        taught=taught,
+        names=names,
+        columns=Columns(
+            features=features,
+            scale=scale,
+            reach=reach_of(features, still, torch.tensor(lengths, dtype=torch.float64)),
+            baseline=torch.where(numeric, scale.apply(scale.fill), 0.0),
+            unit_of_eps="the whole range of a number, from its least to its greatest value in "
+            "training; the whole way from 0 to 1 of a column of 0 and 1",
+        ),
+        classes=tuple(frames.whole(str(each)) for each in classifier.classes_.tolist()),
+        labels=_labels(settings, surveys),
+        quarters=quarters(settings, surveys),
+        absent=absent,
+        notes=(),
+    )
+    length = next(iter(surveys.values())).rows
+    return CsvTable(
+        file=file, settings=settings, encoding=encoding, length=length, digest=file.digest
+    )
+
+
+def _check_settings(file: TextTable, names: Sequence[str], settings: DataSettings) -> None:
+    settings.check_names(file.names, file.name)
+    plain = DataSettings()
+    for what in ("scale", "eps", "fit_on", "missing"):
+        if getattr(settings, what) != getattr(plain, what):
+            raise ValueError(
+                f"a fitted classifier encodes rows as in its training: leave out {what}."
+            )
+    for name in names:
+        if name not in file.names:
+            raise ValueError(f"the classifier takes a column {name!r}, which {file.name} lacks.")
+
+
+def _length(per_eps: float | None, feature: Feature, width: float) -> float:
+    return 1.0 if per_eps is None or feature.kind != "numeric" else per_eps / width
+
+
+def _labels(settings: DataSettings, surveys: Mapping[str, Survey]) -> dict[str, str]:
+    if settings.target is None:
+        return {}
+    return labels_by_text(surveys[settings.target], Absent.named(settings.missing_values))
+
+
+def _features(
+    names: Sequence[str],
+    taught: learnt.Encoding,
+    settings: DataSettings,
+    undo: Scale | None,
+) -> tuple[tuple[Feature, ...], Scale]:
+    """What the classifier's inputs mean, and the way from original units to them."""
+    owner = {name: group for group, members in settings.groups.items() for name in members}
+    features: list[Feature] = []
+    ways: list[tuple[float, float, float]] = []
+    for place, (name, column) in enumerate(zip(names, taught.columns, strict=True)):
+        said = settings.of(name)
+        shown = said.name or name
+        for number, own in enumerate(column.features):
+            feature = Feature(
+                name=shown + own.removeprefix(column.name),
+                group=owner.get(name, shown),
+                kind="category",
+                low=0.0,
+                high=1.0,
+            )
+            way = (0.0, 0.0, 1.0)
+            if isinstance(column, learnt.Category):
+                if column.binary:
+                    words = (column.labels[0], column.labels[1])
+                    feature = replace(feature, kind="binary", words=words)
+            elif number:
+                feature = replace(feature, kind="binary", words=("given", MISSING))
+            else:
+                way = _way(column, undo, place)
+                if name not in owner:
+                    _, low, across = way
+                    feature = replace(
+                        feature, kind="numeric", low=low, high=low + across, unit=said.unit
+                    )
+            features.append(feature)
+            ways.append(way)
+    check_names(features)
+    fill, shift, width = torch.tensor(ways, dtype=torch.float64).unbind(1)
+    return tuple(features), Scale(fill=fill, shift=shift, width=width)
+
+
+def _way(column: learnt.Numeric, undo: Scale | None, place: int) -> tuple[float, float, float]:
+    """Fill, shift and width of a column of numbers, in the units before a pipeline's scale."""
+    if undo is None:
+        return column.fill, column.low, column.width
+    shift, width = float(undo.shift[place]), float(undo.width[place])
+    return column.fill * width + shift, column.low * width + shift, column.width * width

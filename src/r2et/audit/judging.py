@@ -1,0 +1,499 @@
+"""What is found out about each decision of a model: what is proved, and what an attack breaks."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks import Effort, attack_curve, flip_attack, strong_attack
+from r2et.audit.loading import briefly, model_digest
+from r2et.audit.region import Surroundings
+from r2et.audit.tables import Columns
+from r2et.certification import Certificate, certify
+from r2et.certification.forms import Norm
+from r2et.derivatives import frozen_statistics
+from r2et.explainers import (
+    SCORES,
+    Explainer,
+    Quantity,
+    check_inputs,
+    gradient,
+    log_odds,
+    predicted,
+    slope,
+)
+from r2et.gauge import gauge_free
+from r2et.metrics.faithfulness import comp, dffot, suff
+from r2et.metrics.sensitivity import null_share
+from r2et.metrics.thickness import thickness
+from r2et.models.smoothing import softened
+from r2et.naming import nearest
+from r2et.preflight import Finding, repair, validate
+from r2et.randomness import stream
+from r2et.ranking import check_k, order, precision_at_k, ties, top_k_mask
+
+ATTACKS = ("strong", "none")
+RADII = ("auto", "all", "none")
+MANY = 20_000  # rows beyond which radii are not sought unless asked for
+PROBED = 64  # rows by which a model is examined before the audit
+BEYOND = (0.0, 1e-9, 1e-6, 1e-4)  # of the way to a broken input, where it is tried again
+MARGIN = 1e-10  # of a score by which a new reason must lead, more than any rounding
+AROUND = 8  # neighbours, and points on the way to each, of which thickness is the mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """What is asked of each decision.
+
+    `tolerance` is the length at which a verdict is given, `epsilons` those of the curves. `radii`
+    are sought for "all" decisions, for "none", where a certificate at each of `epsilons` must do,
+    or for those of tables up to 20,000 rows ("auto"). `measured` rows, the first ones, get the
+    measures that cost most: thickness, faithfulness and flippable predictions. `chunk` rows are
+    audited at a time, and what is found out about them is kept: 256 unless given, 2048 without an
+    attack. `rows` leaves out all but the first ones.
+    """
+
+    k: int = 8
+    tolerance: float = 0.1
+    epsilons: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5)
+    norm: Norm = "l2"
+    explained: Quantity = "probability"
+    gauge_free: bool = False
+    attack: str = "strong"
+    effort: Effort = Effort(rounds=2, starts=16, points=64, moves=24)  # noqa: RUF009 - frozen
+    radii: str = "auto"
+    rows: int | None = None
+    measured: int = 1000
+    chunk: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be asked, and look at the tolerance, too."""
+        for what, word, known in (
+            ("attack", self.attack, ATTACKS),
+            ("radii", self.radii, RADII),
+            ("norm", self.norm, ("l2", "box")),
+            ("explained quantity", self.explained, tuple(SCORES)),
+        ):
+            if word not in known:
+                raise ValueError(f"unknown {what} {word!r}: {nearest(str(word), known)}")
+        for length in (self.tolerance, *self.epsilons):
+            if not 0 < length < math.inf:
+                raise ValueError(
+                    f"the tolerance and the epsilons of an audit must be positive, got {length:g}."
+                )
+        if self.chunk is None:
+            object.__setattr__(self, "chunk", 256 if self.attack != "none" else 2048)
+        counts = (self.chunk or 0, self.measured, 1 if self.rows is None else self.rows)
+        if counts[0] < 1 or counts[1] < 0 or counts[2] < 1:
+            raise ValueError(
+                f"an audit needs chunk >= 1, measured >= 0 and rows >= 1, got {counts}."
+            )
+        # The curve shows the tolerance, too.
+        lengths = tuple(sorted({*map(float, self.epsilons), float(self.tolerance)}))
+        object.__setattr__(self, "epsilons", lengths)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A model as it is audited: repaired where it had to be, in float64, at prediction time."""
+
+    name: str
+    model: nn.Module
+    digest: str
+    classes: tuple[str, ...]
+    findings: tuple[tuple[Finding, bool], ...]
+    """What was found before the audit, and whether it was repaired."""
+    uncertified: str | None
+    """Why no certificate can be given, None if one can."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Explained:
+    """Inputs with their classes, log-odds of all classes (B, C), and signed slopes (B, n)."""
+
+    x: Tensor
+    y: Tensor
+    log_odds: Tensor
+    slopes: Tensor
+    ranked: Tensor
+
+    @property
+    def probability(self) -> Tensor:
+        """Of the class that is explained: (B,)."""
+        return torch.sigmoid(self.log_odds.gather(1, self.y[:, None]).squeeze(1))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """What was found out about B decisions, for each of E lengths where it depends on them."""
+
+    clean: Explained
+    tie: Tensor
+    certified: Tensor
+    """Radius within which the reasons are proved to stay, infinity if everywhere: (B,)."""
+    order: Tensor
+    """The same for their order, NaN where it was not sought: (B,)."""
+    certified_precision: Tensor
+    """(B, E)."""
+    weakest: Tensor
+    """The shown feature and the one that may replace it: (B, 2)."""
+    broken: Tensor
+    """Length of the shortest change found that replaces a reason, infinity if none was: (B,)."""
+    attacked_precision: Tensor | None
+    """(B, E), None without an attack."""
+    broken_by: Explained
+    """The inputs of those changes, the clean ones where there is none."""
+    contradicted: Tensor
+    """Whether a change was found where none can be, and the certificate withdrawn: (B,)."""
+    null_share: Tensor | None
+    measures: dict[str, Tensor]
+    """Of the first rows of the audit only."""
+
+    def verdicts(self, tolerance: float) -> list[str]:
+        """The verdict on each decision at a length."""
+        return [
+            verdict(certified, broken, tolerance)
+            for certified, broken in zip(self.certified.tolist(), self.broken.tolist(), strict=True)
+        ]
+
+
+Verdict = Literal["certified", "broken", "undetermined"]
+VERDICTS: tuple[Verdict, ...] = ("certified", "broken", "undetermined")
+
+
+def verdict(certified: float, broken: float, tolerance: float) -> Verdict:
+    """Whether a decision's reasons are proved to stay within a length, shown to change, or neither.
+
+    >>> verdict(0.2, 0.3, 0.1), verdict(0.05, 0.3, 0.1), verdict(0.05, 0.1, 0.1)
+    ('certified', 'undetermined', 'broken')
+    """
+    if certified >= tolerance:
+        return "certified"
+    return "broken" if broken <= tolerance else "undetermined"
+
+
+def subject(
+    name: str,
+    model: nn.Module,
+    x: Tensor,
+    columns: Columns,
+    settings: AuditSettings,
+    classes: tuple[str, ...] | None,
+) -> Subject:
+    """The model made ready for an audit on rows like x, refused if it cannot be explained."""
+    check_k(settings.k, x.shape[1])
+    x = x[:PROBED].double()
+    digest = model_digest(model)
+    _check_width(name, model, x)
+    model, stripped = _without_softmax(model)
+    own = _as_taken_by(model, x)
+    findings = [each for each in validate(model, own, k=settings.k) if _matters(each, model)]
+    serious = [each for each in findings if each.severity == "error" and not each.repairable]
+    if serious:
+        raise ValueError(
+            f"the model {name} cannot be explained ({serious[0].kind}): {serious[0].problem} "
+            f"{serious[0].cure}"
+        )
+    cured = any(each.repairable for each in findings)
+    model = repair(model, own).model if cured else model
+    x = x.to(own.device)
+    exact = _exact(name, model, x)
+    with torch.no_grad():
+        count = exact(x[:1]).shape[1]
+    if classes is not None and len(classes) != count:
+        raise ValueError(
+            f"the model {name} answers for {count} classes, but {len(classes)} are known "
+            f"({', '.join(classes)}): name them all by classes, in the order of its outputs."
+        )
+    return Subject(
+        name=name,
+        model=exact,
+        digest=digest,
+        classes=classes or tuple(map(str, range(count))),
+        findings=(*stripped, *((each, each.repairable) for each in findings)),
+        uncertified=_why_uncertified(exact, x[:2], columns, settings),
+    )
+
+
+def _matters(finding: Finding, model: nn.Module) -> bool:
+    """Whether a finding says something about an audit, whose attack follows smooth copies."""
+    return finding.kind != "no curvature" or softened(model, 1.0) is None
+
+
+def _as_taken_by(model: nn.Module, x: Tensor) -> Tensor:
+    """The inputs in the type and on the device of the model's weights."""
+    weights = [*model.parameters(), *model.buffers()]
+    return next((x.to(each) for each in weights if each.is_floating_point()), x)
+
+
+def _check_width(name: str, model: nn.Module, x: Tensor) -> None:
+    """Refuse a model whose first layer takes another number of inputs."""
+    first = next((part for part in model.modules() if isinstance(part, nn.Linear)), None)
+    wanted, given = None if first is None else first.in_features, x.shape[1]
+    try:
+        with torch.no_grad(), frozen_statistics(model):
+            model(_as_taken_by(model, x[:1]))
+    except Exception as problem:  # whatever the user's own model raises
+        expected = "" if wanted in (None, given) else f"expected {wanted} inputs, got {given}; "
+        raise ValueError(
+            f"the model {name} fails on a row of {given} inputs: {expected}{briefly(problem)}; "
+            "check which columns the table has and how they are encoded."
+        ) from problem
+
+
+def _without_softmax(model: nn.Module) -> tuple[nn.Module, list[tuple[Finding, bool]]]:
+    """The model without a softmax at its end, whose slopes a certificate could not follow."""
+    if type(model) is not nn.Sequential or not len(model):
+        return model, []
+    if not isinstance(model[-1], nn.Softmax | nn.LogSoftmax):
+        return model, []
+    done = Finding(
+        kind="probabilities",
+        where=str(len(model) - 1),
+        problem=f"The model ends with a {type(model[-1]).__name__}.",
+        effect="It returns probabilities instead of logits.",
+        cure="The logits before it were audited, which have the same probabilities.",
+        severity="error",
+        repairable=True,
+    )
+    return model[:-1], [(done, True)]
+
+
+def _exact(name: str, model: nn.Module, x: Tensor) -> nn.Module:
+    """A copy in float64 and at prediction time."""
+    try:
+        exact = copy.deepcopy(model).double()
+        for part in exact.modules():
+            part.training = False
+        for parameter in exact.parameters():
+            parameter.requires_grad_(False)
+        check_inputs(exact, x)
+    except ValueError:
+        raise
+    except Exception as problem:  # whatever the user's own model raises
+        raise ValueError(
+            f"the model {name} cannot compute in float64, as an audit does ({briefly(problem)}): "
+            "take casts to other types out of it."
+        ) from problem
+    return exact
+
+
+def _why_uncertified(
+    model: nn.Module, x: Tensor, columns: Columns, settings: AuditSettings
+) -> str | None:
+    """Why no certificate is known for a model, None if one is."""
+    try:
+        certify(
+            model,
+            x,
+            k=settings.k,
+            of=settings.explained,
+            norm=settings.norm,
+            scale=columns.reach.to(x.device),
+            epsilons=(settings.tolerance,),
+            radii=False,
+        )
+    except ValueError as problem:
+        return str(problem)
+    except Exception as problem:  # a graph with something that nobody thought of
+        return briefly(problem)
+    return None
+
+
+class Judge:
+    """Finds out about the decisions of one model, some rows at a time."""
+
+    def __init__(self, subject: Subject, columns: Columns, settings: AuditSettings, radii: bool):
+        self.subject, self.columns, self.settings, self.radii = subject, columns, settings, radii
+        self.one_hot = columns.one_hot if settings.gauge_free else None
+        weights = subject.model.parameters()
+        self.device = next((each.device for each in weights), torch.device("cpu"))
+        self.reach = columns.reach.to(self.device)
+        self.region = Surroundings(norm=settings.norm, reach=self.reach)
+
+    def judge(self, x: Tensor, measured: int) -> Judged:
+        """What there is to know about the decisions on x; costly measures of the first rows."""
+        settings, model, x = self.settings, self.subject.model, x.to(self.device)
+        clean = self.explained(x, predicted(model, x))
+        certified, order_radius, kept, weakest = self._certified(clean)
+        broken, attacked, by = self._attacked(clean, certified)
+        # A change that was seen is worth more than a proof: such a proof would be a fault.
+        contradicted = broken < certified
+        certified = torch.where(contradicted, 0.0, certified)
+        kept = torch.where(contradicted[:, None], 0.0, kept)
+        with torch.no_grad():
+            margins = slope(model, x, clean.y, "margin") if self.columns.one_hot else None
+        return Judged(
+            clean=clean,
+            tie=ties(clean.slopes.abs(), settings.k),
+            certified=certified,
+            order=torch.where(contradicted, 0.0, order_radius),
+            certified_precision=kept,
+            weakest=weakest,
+            broken=broken,
+            attacked_precision=attacked,
+            broken_by=by,
+            contradicted=contradicted,
+            null_share=None if margins is None else null_share(margins, self.columns.one_hot),
+            measures=self._measures(clean, measured) if measured else {},
+        )
+
+    def explained(self, x: Tensor, y: Tensor) -> Explained:
+        """The inputs with what is to be said about them."""
+        model = self.subject.model
+        with torch.no_grad():
+            logits = model(x)
+            slopes = gauge_free(slope(model, x, y, self.settings.explained), self.one_hot)
+        odds = [log_odds(logits, torch.full_like(y, each)) for each in range(logits.shape[1])]
+        return Explained(
+            x=x, y=y, log_odds=torch.stack(odds, 1), slopes=slopes, ranked=order(slopes.abs())
+        )
+
+    @property
+    def _explain(self) -> Explainer:
+        return partial(gradient, of=self.settings.explained, one_hot=self.one_hot)
+
+    def _certified(self, clean: Explained) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Radius, that of the order, precision at each length and weakest pair, all proved."""
+        settings, k = self.settings, self.settings.k
+        radius = torch.zeros_like(clean.slopes[:, 0])
+        order_radius = torch.full_like(radius, torch.nan)
+        weakest = clean.ranked[:, [k - 1, k]]
+        kept = radius.new_zeros(len(radius), len(settings.epsilons))
+        if self.subject.uncertified is not None:
+            return radius, order_radius, kept, weakest
+
+        def proved(rows: Tensor, epsilons: Sequence[float], radii: bool) -> Certificate:
+            return certify(
+                self.subject.model,
+                clean.x[rows],
+                clean.y[rows],
+                k=k,
+                of=settings.explained,
+                one_hot=self.one_hot,
+                norm=settings.norm,
+                scale=self.reach,
+                epsilons=epsilons,
+                radii=radii,
+            )
+
+        everyone = torch.arange(len(radius), device=radius.device)
+        if self.radii:
+            found = proved(everyone, (), True)
+            radius, order_radius, weakest = found.radius, found.order_radius, found.weakest
+        kept = self._precisions(radius, lambda rows, length: proved(rows, (length,), False))
+        for at, length in enumerate(settings.epsilons):
+            radius = torch.where(kept[:, at] == 1, radius.clamp_min(length), radius)
+        return radius, order_radius, kept, weakest
+
+    def _precisions(self, radius: Tensor, proved: Callable[[Tensor, float], Certificate]) -> Tensor:
+        """The share of the reasons proved to stay at each length, given a radius: (B, E).
+
+        What stays within a length stays within any shorter one. So the tolerance is looked at
+        first, and other lengths only for the decisions it leaves open.
+        """
+        lengths = self.settings.epsilons
+        first = lengths.index(self.settings.tolerance)
+        unknown = radius.new_full((len(radius), len(lengths)), torch.nan)
+        kept = unknown.masked_fill(radius[:, None] >= radius.new_tensor(lengths), 1.0)
+        for at in (first, *range(first - 1, -1, -1), *range(first + 1, len(lengths))):
+            if at > first:  # nothing is left to prove where a shorter length left nothing
+                kept[:, at] = torch.where(kept[:, at - 1] == 0, 0.0, kept[:, at])
+            if at < first:
+                kept[:, at] = torch.where(kept[:, at + 1] == 1, 1.0, kept[:, at])
+            open_rows = kept[:, at].isnan().nonzero().squeeze(1)
+            if len(open_rows):
+                kept[open_rows, at] = proved(open_rows, lengths[at]).precision[:, 0]
+        return kept.flip(1).cummax(1).values.flip(1)
+
+    def _attacked(
+        self, clean: Explained, certified: Tensor
+    ) -> tuple[Tensor, Tensor | None, Explained]:
+        """The shortest change found that breaks each decision, and what each length leaves."""
+        settings = self.settings
+        broken = torch.full_like(certified, torch.inf)
+        if settings.attack == "none":
+            return broken, None, clean
+        left = certified.new_ones(len(certified), len(settings.epsilons))
+        # Where the longest change is proved to do nothing, there is nothing to look for.
+        rows = (certified < settings.epsilons[-1]).nonzero().squeeze(1)
+        if not len(rows):
+            return broken, left, clean
+        curve = attack_curve(
+            lambda radius: strong_attack(
+                k=settings.k,
+                explain=self._explain,
+                radius=radius,
+                threat=self.region,
+                effort=settings.effort,
+                seed=settings.seed,
+            ),
+            settings.epsilons,
+            k=settings.k,
+            explain=self._explain,
+            threat=self.region,
+            seed=settings.seed,
+        )(self.subject.model, clean.x[rows], clean.y[rows])
+        broken[rows], nearest = self._confirmed(clean, rows, [curve.nearest, *curve.x])
+        left[rows] = curve.precision.T
+        by = self.explained(clean.x.index_copy(0, rows, nearest), clean.y)
+        # One and the same input speaks for a broken decision everywhere.
+        kept = precision_at_k(clean.slopes.abs(), by.slopes.abs(), settings.k)
+        within = broken[:, None] <= broken.new_tensor(settings.epsilons)
+        left = torch.where(within, torch.minimum(left, kept[:, None]), 1.0)
+        return broken, left, by
+
+    def _confirmed(
+        self, clean: Explained, rows: Tensor, found: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Of inputs found for some rows, the nearest that surely breaks each: (b,), (b, d).
+
+        An input on the very border breaks or not as the company in its batch has it rounded. So
+        each is tried again, and a little further out, and must replace a reason by a margin.
+        """
+        x, y, k = clean.x[rows], clean.y[rows], self.settings.k
+        shown = top_k_mask(clean.slopes[rows].abs(), k)
+        shortest, nearest = torch.full_like(x[:, 0], torch.inf), x.clone()
+        for place in found:
+            for further in BEYOND:
+                at = self.region.at(torch.inf).project(x + (1 + further) * (place - x), x)
+                seen = self.explained(at, y)
+                ranked = seen.slopes.abs().gather(1, seen.ranked)
+                sure = ranked[:, k - 1] - ranked[:, k] > MARGIN * ranked[:, k - 1]
+                gone = (shown & ~top_k_mask(seen.slopes.abs(), k)).any(-1)
+                cost = self.region.cost(at, x)
+                better = sure & gone & (predicted(self.subject.model, at) == y) & (cost < shortest)
+                shortest = torch.where(better, cost, shortest)
+                nearest = torch.where(better[:, None], at, nearest)
+        # Beyond the longest length nobody searched.
+        beyond = shortest > self.settings.epsilons[-1]
+        return shortest.masked_fill(beyond, torch.inf), torch.where(beyond[:, None], x, nearest)
+
+    def _measures(self, clean: Explained, count: int) -> dict[str, Tensor]:
+        """Measures of the first rows that would take too long for all of them: (count,) each."""
+        settings, model = self.settings, self.subject.model
+        x, y, saliency = clean.x[:count], clean.y[:count], clean.slopes[:count].abs()
+        region = self.region.at(settings.tolerance)
+        moves = region.offsets(x[0], AROUND, stream(settings.seed, "thickness"))
+        thick = thickness(
+            model,
+            x,
+            y,
+            x + moves[:, None],
+            explain=self._explain,
+            k=settings.k,
+            variant="probability",
+            points=AROUND,
+        )
+        faithful = {
+            name: measure(model, x, y, saliency, baseline=self.columns.baseline.to(x))
+            for name, measure in (("dffot", dffot), ("comp", comp), ("suff", suff))
+        }
+        flippable = flip_attack(radius=settings.tolerance, threat=self.region)(model, x, y)
+        return {"thickness": thick.value, **faithful, "flippable": flippable.double()}

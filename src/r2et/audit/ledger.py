@@ -1,0 +1,123 @@
+"""The rows of an audit on disk, chunk by chunk: all of a chunk is there, or nothing of it.
+
+Rows are added to their files and reach the disk before a line of the journal says so, with the
+length of each file. What a killed process left beyond these lengths is cut off when it goes on.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from r2et.audit.telling import Row, flat
+from r2et.files import append_rows, read_rows, write_text
+
+ROWS, TOLD, JOURNAL = "decisions.csv", "told.jsonl", "journal.jsonl"
+OTHER = {
+    "schema": "of another version",
+    "model": "of another model",
+    "data": "of other rows",
+    "settings": "with other settings",
+}
+
+
+class Ledger:
+    """The files of one audit in a folder, begun or gone on with."""
+
+    def __init__(self, folder: Path, plan: Mapping[str, Any]) -> None:
+        self.folder, self.plan = folder, dict(plan)
+        lines = read_rows(folder / JOURNAL)
+        if lines and "plan" not in lines[0]:
+            raise ValueError(f"{folder} holds something else than an audit: choose another folder.")
+        if lines:
+            self._check_plan(lines[0]["plan"])
+        self.digests: list[str] = [line["digest"] for line in lines if "digest" in line]
+        self.finished = any(line.get("finished") for line in lines)
+        self.told: dict[str, int] = lines[-1].get("told so far", {}) if self.digests else {}
+        if self.finished:
+            return
+        if not self.digests:
+            write_text(folder / ROWS, "")
+            write_text(folder / TOLD, "")
+            self.lengths = {ROWS: 0, TOLD: 0}
+            if not lines:
+                append_rows(folder / JOURNAL, [{"plan": self.plan}])
+            return
+        self.lengths = {name: int(lines[-1]["lengths"][name]) for name in (ROWS, TOLD)}
+        for name, length in self.lengths.items():
+            self._cut(folder / name, length)
+
+    def _check_plan(self, other: Mapping[str, Any]) -> None:
+        for name, value in self.plan.items():
+            if other.get(name) != value:
+                raise ValueError(
+                    f"{self.folder} holds an audit {OTHER[name]}: choose another folder, or delete "
+                    "it."
+                )
+
+    def _cut(self, path: Path, length: int) -> None:
+        """Take off what the journal knows nothing of."""
+        try:
+            with path.open("r+b") as file:
+                if file.seek(0, os.SEEK_END) < length:
+                    raise ValueError(
+                        f"{path} is shorter than the journal beside it says: it was changed; "
+                        "choose another folder."
+                    )
+                file.truncate(length)
+        except OSError as problem:
+            raise ValueError(f"cannot go on with {path}: {problem.strerror}.") from problem
+
+    def add(self, digest: str, rows: Sequence[Row], told: Sequence[Row]) -> None:
+        """Keep the rows of a chunk; when this returns, they outlive the machine."""
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        if not self.lengths[ROWS]:
+            writer.writerow(rows[0])
+        writer.writerows(map(flat, rows))
+        lines = "".join(json.dumps(each, allow_nan=False) + "\n" for each in told)
+        self._write(ROWS, text.getvalue())
+        self._write(TOLD, lines)
+        for each in told:
+            key = f"{each['model']} {each['verdict']}"
+            self.told[key] = self.told.get(key, 0) + 1
+        self.digests.append(digest)
+        line = {"digest": digest, "lengths": self.lengths, "told so far": self.told}
+        append_rows(self.folder / JOURNAL, [{"chunk": len(self.digests) - 1, **line}])
+
+    def _write(self, name: str, text: str) -> None:
+        path, content = self.folder / name, text.encode("utf-8", "replace")
+        try:
+            with path.open("r+b") as file:
+                file.seek(self.lengths[name])
+                file.write(content)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            reason = problem.strerror or problem
+            raise ValueError(
+                f"cannot write {path}: {reason}; what is finished is kept."
+            ) from problem
+        self.lengths[name] += len(content)
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """All rows kept so far, as text."""
+        with (self.folder / ROWS).open(encoding="utf-8", newline="") as file:
+            yield from csv.DictReader(file)
+
+    def told_rows(self) -> Iterator[Row]:
+        """All decisions told so far."""
+        with (self.folder / TOLD).open(encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)
+
+    def finish(self, keep_rows: bool = True) -> None:
+        """Say that all is done, and clear away what only the way there needed."""
+        append_rows(self.folder / JOURNAL, [{"finished": True}])
+        (self.folder / TOLD).unlink(missing_ok=True)
+        if not keep_rows:
+            (self.folder / ROWS).unlink(missing_ok=True)
