@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import make_classification
+from sklearn.datasets import load_breast_cancer, make_classification
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -562,3 +562,15 @@ def test_tables_that_tell_nothing_are_refused() -> None:
         assert "k must" in refusal(partial(asked, X, k=0))
     for wrong in ({"by": "row"}, {"explainer": "gradd"}, {"form": "squared"}):
         assert next(iter(wrong.values())) in refusal(partial(model.explain, X, **wrong))
+
+
+def test_what_is_certified_no_attack_takes_away() -> None:
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    classifier = StableClassifier(k=5, epochs=5, random_state=0).fit(X, y)
+    rows = X[:20]
+    found = classifier.certify(rows, epsilons=(0.05,))
+    assert (found.radius > 0).any()
+    left = classifier.stability(rows, epsilon=0.05)
+    assert (left >= found.precision[:, 0].numpy() - 1e-12).all()
+    with pytest.raises(ValueError, match="fewer features than there are"):
+        classifier.certify(rows, k=30)

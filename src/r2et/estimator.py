@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from r2et.attacks import Effort, strong_attack
+from r2et.certification import Certificate, certify
 from r2et.data import Part
 from r2et.data.encoding import (
     Category,
@@ -472,6 +473,20 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         explained = self._explainer(by, explainer, "absolute")
         attack = strong_attack(k=shown, explain=explained, radius=epsilon, effort=effort, seed=seed)
         return _array(attack(self.model_, x, predicted(self.model_, x)).precision)
+
+    def certify(
+        self, X: Any, epsilons: Sequence[float] = (), *, k: int | None = None
+    ) -> Certificate:
+        """Proved radii, and proved shares at `epsilons`, that any attack leaves of each top k.
+
+        The other side of `stability`: what is certified no attack on encoded rows can take away.
+        """
+        x, shown = self.encode(X), self._shown(k)
+        if not 1 <= shown < x.shape[1]:
+            raise ValueError(
+                f"a certificate is of fewer features than there are, {x.shape[1]}, got k = {shown}."
+            )
+        return certify(self.model_, x, k=shown, epsilons=epsilons)
 
     def _scores(
         self, X: Any, by: By, target: Any, explainer: str | Explainer, form: Form
