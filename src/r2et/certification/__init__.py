@@ -55,7 +55,7 @@ def certify(
     norm "box" the cube, around x, each feature measured in its `scale`: one of scale 0 cannot
     change. Bounds are computed in float64 and rounded outwards; they are about the exact function,
     so that what a float32 model rounds is not in them. Radii are sought from below, to one percent
-    if `steps` looks suffice: 16 unless given, 2 for inputs of more than 256 numbers, whose order is
+    if `steps` looks suffice: 16 unless given, 1 for inputs of more than 256 numbers, whose order is
     bounded in a cheaper way; without `radii` they are NaN and only the precisions at
     `epsilons` are computed. Memory is about that of (inputs + units) x features for each of
     `rows_at_once` examples.
@@ -95,7 +95,7 @@ def _check_settings(epsilons: Sequence[float], scale: Tensor | None, x: Tensor, 
 
 def _rows(x: Tensor) -> int:
     """How many examples at once keep an analysis within some hundred megabytes."""
-    return int(max(1, min(512, 2_000_000 // (x[0].numel() * (x[0].numel() + 128)))))
+    return int(max(1, min(256, 2_000_000 // (x[0].numel() * (x[0].numel() + 128)))))
 
 
 def _batches(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -116,7 +116,7 @@ def _certified(
     if radii:
         kept, ordered = _pairs_to_keep(task.k, x[0].numel(), x.device)
         many = x[0].numel() > MANY
-        looks = steps if steps is not None else 2 if many else 16
+        looks = steps if steps is not None else 1 if many else 16
         radius, weakest = judge.widest(kept, looks, x.new_full((len(x),), FIRST_GUESS))
         order_radius, _ = judge.widest(ordered, 0 if many else looks, radius.clamp_max(UNBOUNDED))
         radius = torch.maximum(radius, order_radius)  # a search may end before it has found all
