@@ -1325,7 +1325,7 @@ def test_model_files_are_refused_in_one_sentence(
     assert "there is no model nowhere.pt2" in said("nowhere.pt2")
     assert "ModuleNotFoundError" in said("no_such:build")
     assert "AttributeError" in said("heloc_models:biuld")
-    assert "returned a str" in said("heloc_models:text")
+    assert "returned str" in said("heloc_models:text")
     assert "0.bias is (8,) in the file, but the network has (4,)" in said("heloc_models:other", net)
     assert "0.bias is (8,)" in said(f"heloc_models:other@{net}")
     assert "given twice" in said(f"heloc_models:other@{net}", net)

@@ -2,7 +2,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -269,19 +268,6 @@ def test_other_files_are_refused() -> None:
     nothing["settings"]["tolerance"] = 0
     with pytest.raises(ValueError, match="tolerance larger than 0"):
         audit_html(nothing)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A real browser, where there is one."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("no chromium on this machine")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 Opened = Callable[..., Any]

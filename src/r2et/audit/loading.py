@@ -40,7 +40,7 @@ def load_model(spec: str, weights: Path | None = None) -> Loaded:
             raise ValueError(f"weights are given twice, as {file} and as {weights}: leave one out.")
         weights = Path(file)
     if ":" in spec and not Path(spec).exists():
-        model = _made(spec)
+        model = made(spec)
         if weights is not None:
             _fill(model, weights)
             return Loaded(name=weights.stem, model=model)
@@ -87,21 +87,24 @@ def _notes(path: Path) -> str:
         ) from problem
 
 
-def _made(name: str) -> nn.Module:
+def made(name: str) -> nn.Module:
     """What `module:factory` returns; modules of the working folder are found, too."""
     module, _, factory = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        made = getattr(importlib.import_module(module), factory)()
+        found = getattr(importlib.import_module(module), factory)()
     except Exception as problem:  # whatever the user's own code raises
         raise ValueError(
             f"{name} could not be called ({briefly(problem)}): give module:factory, a function "
             "without arguments that returns an nn.Module."
         ) from problem
-    if not isinstance(made, nn.Module):
-        raise ValueError(f"{name} returned a {type(made).__name__}: let it return an nn.Module.")
-    return made
+    if not isinstance(found, nn.Module):
+        raise ValueError(
+            f"{name} returned {type(found).__name__}: let it return an nn.Module that gives one "
+            "logit for each class."
+        )
+    return found
 
 
 def _fill(model: nn.Module, path: Path) -> None:

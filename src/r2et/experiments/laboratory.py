@@ -1,10 +1,8 @@
 """The attack laboratory: any attack on any model and data set, as records that can be printed."""
 
 import copy
-import importlib
 import inspect
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +29,7 @@ from r2et.attacks import (
 from r2et.attacks.complexity import estimated_constants, iteration_bound
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
+from r2et.audit.loading import briefly, made
 from r2et.data import Dataset, Split
 from r2et.evaluation import applicant, changes, reasons
 from r2et.experiments.recipes import load_recipe
@@ -198,10 +197,10 @@ def given_model(
         recipe = load_recipe("converged", dataset.name)
         return fitted(split, recipe, "vanilla", {})[0], split
     if ":" in model and not Path(model).exists():
-        made = _made(model)
+        own = made(model)
         if weights is not None:
-            made, _ = load(weights, made)
-        return made, dataset.split(seed)
+            own, _ = load(weights, own)
+        return own, dataset.split(seed)
     if not Path(model).is_file():
         raise ValueError(
             f"there is no model file {model}: give one that `r2et run` wrote, or module:factory."
@@ -216,32 +215,6 @@ def given_model(
         )
         raise ValueError(f"{model} was trained on {which}: give the data it was trained on.")
     return found, dataset.split(int(recipe_of.get("seed", seed)))
-
-
-def _made(name: str) -> nn.Module:
-    """The model that `module:factory` returns; modules of the working folder are found, too."""
-    module, _, factory = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        made = getattr(importlib.import_module(module), factory)()
-    except Exception as problem:  # whatever the user's own code raises
-        raise ValueError(
-            f"{name} could not be called ({_briefly(problem)}): give module:factory, a function "
-            "without arguments that returns an nn.Module."
-        ) from problem
-    if not isinstance(made, nn.Module):
-        raise ValueError(
-            f"{name} returned {type(made).__name__}: let it return an nn.Module that gives one "
-            "logit for each class."
-        )
-    return made
-
-
-def _briefly(problem: Exception) -> str:
-    """The kind of a problem and the first line of what it says."""
-    said = str(problem).strip().splitlines()
-    return f"{type(problem).__name__}: {said[0].rstrip('.')}" if said else type(problem).__name__
 
 
 def check_request(settings: LabSettings, dataset: Dataset) -> None:
@@ -374,7 +347,7 @@ def _readied(model: nn.Module, split: Split) -> nn.Module:
     except Exception as problem:  # whatever the user's own model raises
         raise ValueError(
             f"the model fails on a row of the {split.dataset.n} columns of {split.dataset.name} "
-            f"({_briefly(problem)}): give one that takes inputs (B, {split.dataset.n})."
+            f"({briefly(problem)}): give one that takes inputs (B, {split.dataset.n})."
         ) from problem
     return model
 
