@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from certified import NETWORKS, broken, network, signed_slope
 from closed_form import Linear, Quadratic, numbers
 from r2et import attack_curve, strong_attack
-from r2et.certification import UNBOUNDED, certify
 from r2et.certification import activations as known
+from r2et.certification import certify
 from r2et.certification import passage as travel
 from r2et.certification.forms import Form, Region
 from r2et.certification.heuristic import uncertified_radius_at_x
@@ -345,8 +345,6 @@ def test_radii_are_told_or_left_out() -> None:
     found = certify(model, inputs(shape), k=K, epsilons=(0.1,), radii=False)
     assert found.radius.isnan().all()
     assert found.precision.shape == (6, 1)
-    assert UNBOUNDED == 1e100
-    assert isinstance(graph_of(model), fx.GraphModule)
 
 
 def test_the_value_at_x_alone_is_exact_where_slopes_are_straight_and_wrong_elsewhere() -> None:

@@ -1,7 +1,9 @@
 """Names that users misspell."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -14,3 +16,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.4)
     hint = f"did you mean {names[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(names.values())}."
+
+
+def check_settings(kind: type[Any], table: object, where: str) -> None:
+    """Refuse a table of settings that is none, or that has a key the record does not."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table of settings, got {table!r}.")
+    known = [each.name for each in fields(kind)]
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")

@@ -12,14 +12,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from r2et.attacks.threats import unit
 from r2et.data.dataset import Dataset, Feature, Scale, Split, plain, with_unit
-from r2et.naming import nearest
+from r2et.naming import check_settings, nearest
 from r2et.randomness import ball_offsets
 
 EVERY = "*"  # the name of the rule that speaks of all groups
@@ -105,14 +105,9 @@ def read_rules(name: str | Path) -> dict[str, Rule]:
     }
 
 
-def _rule_from(settings: object, where: str) -> Rule:
+def _rule_from(settings: Any, where: str) -> Rule:
     """The rule that a TOML table states; a misspelt key or a wrong type is refused."""
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"{where} must be a table of settings, got {settings!r}.")
-    known = [field.name for field in fields(Rule)]
-    for key in settings:
-        if key not in known:
-            raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")
+    check_settings(Rule, settings, where)
     try:
         return Rule(**settings)
     except ValueError as problem:

@@ -3,11 +3,11 @@
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r2et.naming import nearest
+from r2et.naming import check_settings, nearest
 
 KINDS = ("numeric", "category")
 SCALES = ("none", "standard", "minmax")
@@ -156,12 +156,8 @@ def settings_of(table: Mapping[str, Any], where: str) -> DataSettings:
 
 def _told(where: str, kind: type[Any], table: Any) -> Any:
     """A record filled from a table; a misspelt key or a wrong type is refused."""
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{where} must be a table of settings, got {table!r}.")
-    known = [each.name for each in fields(kind)]
+    check_settings(kind, table, where)
     for key, value in table.items():
-        if key not in known:
-            raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")
         wanted = next((each for each in WANTED if key in each.keys), TEXT)
         if not wanted.fits(value):
             raise ValueError(f"{where}: {key!r} must be {wanted.words}, got {value!r}.")

@@ -155,7 +155,7 @@ class Judge:
             low[won], at_low[won] = guess[won], found[held]
             high[lost], at_high[lost] = guess[lost], found[~held]
             weakest[lost] = pair[~held]
-            guess = self._next(low, at_low, high, at_high, look)
+            guess = _next(low, at_low, high, at_high, look)
         return torch.where(low >= UNBOUNDED, torch.inf, low), weakest
 
     def _look(
@@ -212,22 +212,6 @@ class Judge:
             guess = torch.where(high < torch.inf, inside, beyond)
         return low, at_low
 
-    def _next(
-        self, low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int
-    ) -> Tensor:
-        """Where to look next: between a radius that holds and one that fails, or further out."""
-        at_high = at_high.clamp_min(-1e300)
-        root = low + (high - low) * at_low / (at_low - at_high)
-        root = torch.minimum(root.nan_to_num(0.0), (low + high) / 2)
-        # A chord from far away comes down too early; the middle by ratio is better then.
-        far = high > 8 * low.clamp_min(1e-30)
-        middle = torch.where(low > 0, (low * high).sqrt(), root)
-        between = torch.where(far & (low > 0), torch.maximum(root, middle), root)
-        between = torch.where((look % 2 == 1) & ~far, torch.maximum(root, low) * CLOSE, between)
-        between = between.clamp(low + (high - low) / 64, high - (high - low) / 64)
-        beyond = torch.where(low > FAR, UNBOUNDED, low * STEP)
-        return torch.where(high < torch.inf, between, beyond)
-
     def _clean_gap(self, pairs: Tensor) -> Tensor:
         """The least gap of the pairs at x itself: (B,)."""
         ranked = self.slope.abs().gather(1, self.ranked)
@@ -275,6 +259,21 @@ class Judge:
         return least
 
 
+def _next(low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int) -> Tensor:
+    """Where to look next: between a radius that holds and one that fails, or further out."""
+    at_high = at_high.clamp_min(-1e300)
+    root = low + (high - low) * at_low / (at_low - at_high)
+    root = torch.minimum(root.nan_to_num(0.0), (low + high) / 2)
+    # A chord from far away comes down too early; the middle by ratio is better then.
+    far = high > 8 * low.clamp_min(1e-30)
+    middle = torch.where(low > 0, (low * high).sqrt(), root)
+    between = torch.where(far & (low > 0), torch.maximum(root, middle), root)
+    between = torch.where((look % 2 == 1) & ~far, torch.maximum(root, low) * CLOSE, between)
+    between = between.clamp(low + (high - low) / 64, high - (high - low) / 64)
+    beyond = torch.where(low > FAR, UNBOUNDED, low * STEP)
+    return torch.where(high < torch.inf, between, beyond)
+
+
 def pair_gaps(
     form: Form,
     symbols: Symbols,
@@ -286,7 +285,7 @@ def pair_gaps(
 ) -> Tensor:
     """Sound lower bounds of s g_i - |g_j| for pairs of numbers of a form: (P,)."""
     moves = form.moves.permute(1, 2, 0).contiguous()  # (B, n, M)
-    bows = [_Bowed(symbols, bow, radius) for bow in symbols.bows]
+    bows = [_Bowed(bow, radius) for bow in symbols.bows]
     found = []
     for part in torch.arange(len(example), device=example.device).split(PAIRS_AT_ONCE):
         at, i, j, s = example[part], ours[part], theirs[part], signs[part]
@@ -335,7 +334,7 @@ class _Bowed:
     no more than its Frobenius norm, sqrt(q'Kq) with K_uv = (w_u'w_v)^2.
     """
 
-    def __init__(self, symbols: Symbols, bow: Bow, radius: Tensor) -> None:
+    def __init__(self, bow: Bow, radius: Tensor) -> None:
         self.start, self.units = bow.start, bow.moves.shape[2]
         # Numbers that move with the input alone do so in proportion to the radius.
         widest = int(radius.argmax())

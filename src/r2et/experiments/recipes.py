@@ -5,7 +5,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import resources
 from itertools import product
@@ -19,7 +19,7 @@ from r2et.attacks import Budget, Effort
 from r2et.evaluation import EVALUATED, EvaluationSettings
 from r2et.explainers import EXPLAINERS, Explainer
 from r2et.models import ACTIVATIONS, MODELS
-from r2et.naming import nearest
+from r2et.naming import check_settings, nearest
 from r2et.objectives import METHODS
 from r2et.randomness import stream
 from r2et.training import FitSettings
@@ -32,13 +32,9 @@ SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
 
 def settings_from(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     """A settings record filled from a TOML table; a misspelt key or a wrong type stops the run."""
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{where} must be a table of settings, got {table!r}.")
-    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    check_settings(kind, table, where)
     expected = get_type_hints(kind)
     for key, value in table.items():
-        if key not in known:
-            raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")
         if not _fits(value, expected[key]):
             raise ValueError(f"{where}: {key!r} must be {_in_words(expected[key])}, got {value!r}.")
     try:
