@@ -31,8 +31,9 @@ from r2et.attacks.applicants import (
 )
 from r2et.attacks.records import Budget
 from r2et.attacks.strong import Effort
-from r2et.data import DATASETS, Dataset, Scale, Split, from_frame, load
+from r2et.data import Dataset, Scale, Split, from_frame, load
 from r2et.data.dataset import assemble, binary_columns, category_columns, numeric_columns
+from r2et.data.embedded import TABLES
 from r2et.explainers import gradient, predicted
 from r2et.randomness import stream
 from r2et.ranking import precision_at_k
@@ -41,7 +42,7 @@ from refusals import refusal
 ROOT = Path(__file__).parents[1]
 DTYPES = [torch.float32, torch.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-embedded = pytest.mark.parametrize("name", DATASETS)
+embedded = pytest.mark.parametrize("name", TABLES)
 some_worlds = pytest.mark.parametrize("seed", range(40))
 FLOAT32 = Fraction(torch.finfo(torch.float32).eps)
 
@@ -1152,7 +1153,7 @@ def test_what_is_no_threat_is_refused(change: Callable[[], object], word: str) -
 
 
 def test_every_embedded_data_set_has_rules() -> None:
-    assert rule_names() == sorted(DATASETS)
+    assert rule_names() == sorted(TABLES)
 
 
 @embedded

@@ -3,10 +3,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "r2et"
 LEVELS = [
-    {"ranking", "derivatives", "randomness", "files", "naming", "gauge"},
+    {"ranking", "derivatives", "randomness", "files", "naming", "gauge", "inputs"},
     {"explainers", "models", "data"},
     {"attacks", "metrics", "certification", "preflight", "adapters"},
-    {"objectives"},
+    {"objectives", "drawing"},
     {"training", "evaluation"},
     {"grid", "estimator"},
     {"audit"},

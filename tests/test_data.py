@@ -17,8 +17,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from r2et.data import DATASETS, Dataset, Feature, from_frame, load, read_csv
+from r2et.data import Dataset, Feature, from_frame, load, read_csv
 from r2et.data.dataset import fit_scale, plain, sum_of_parts, with_unit
+from r2et.data.embedded import TABLES
 
 ROOT = Path(__file__).parents[1]
 RAW = Path(os.environ.get("R2ET_RAW_DATA", ROOT.parent / "shared" / "data"))
@@ -71,7 +72,7 @@ def tiny(rows: int = 40, name: str = "tiny") -> Dataset:
     )
 
 
-@pytest.fixture(scope="module", params=list(DATASETS))
+@pytest.fixture(scope="module", params=list(TABLES))
 def embedded(request: pytest.FixtureRequest) -> Dataset:
     return loaded(request.param)
 
@@ -292,10 +293,10 @@ def test_later_rows_in_words() -> None:
 
 def test_embedded_files_are_small_and_licensed() -> None:
     files = resources.files("r2et.data") / "files"
-    sizes = {name: len((files / f"{name}.npz").read_bytes()) for name in DATASETS}
+    sizes = {name: len((files / f"{name}.npz").read_bytes()) for name in TABLES}
     assert sum(sizes.values()) < 600_000
     licences = (files / "LICENSES.md").read_text("utf-8")
-    for name in DATASETS:
+    for name in TABLES:
         assert f"## {name}.npz" in licences
     assert "10.24432/C5XW20" in licences
     assert "10.24432/C5K306" in licences
@@ -307,7 +308,7 @@ def test_embedded_files_are_small_and_licensed() -> None:
 def test_embedding_the_raw_files_gives_the_embedded_bytes(tmp_path: Path) -> None:
     embedding_script().embed(RAW, tmp_path)
     files = resources.files("r2et.data") / "files"
-    for name in DATASETS:
+    for name in TABLES:
         assert (tmp_path / f"{name}.npz").read_bytes() == (files / f"{name}.npz").read_bytes()
 
 

@@ -11,11 +11,12 @@ from scipy import stats
 from torch import Tensor, nn
 
 from closed_form import numbers
-from r2et.attacks import Attacked, Budget, Curve, Effort
+from r2et.attacks import Attacked, Ball, Budget, Curve, Effort
 from r2et.data import Split, load
 from r2et.evaluation import (
     EVALUATED,
     EvaluationSettings,
+    Task,
     build_attack,
     changes,
     curve_of,
@@ -23,6 +24,7 @@ from r2et.evaluation import (
     profile_of,
     reasons,
     strong_curve,
+    task_of,
 )
 from r2et.explainers import gradient, predicted, smooth_grad
 from r2et.metrics.sensitivity import null_share
@@ -42,6 +44,7 @@ SETTINGS = EvaluationSettings(
     er=Budget(radius=1.0, step=0.1, steps=12),
     strong=Effort(rounds=2, starts=2, steps=4, points=10, moves=5, pairs=2, sharpness=(4.0,)),
 )
+TASK = Task(explain=gradient, threat=Ball())
 
 
 @cache
@@ -245,11 +248,11 @@ def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
     x = split().test.x[:40].double()
     y = predicted(model, x)
     free = partial(gradient, one_hot=((0, 1, 2), (3, 4, 5, 6)))
-    attacked = build_attack("strong", chosen, explain=free)(model, x, y)
+    attacked = build_attack("strong", chosen, task=task_of(split(), chosen, free))(model, x, y)
     with torch.no_grad():
         kept = precision_at_k(free(model, x, y), free(model, attacked.x, y), 4)
     assert found["strong gauge-free precision@k"] == pytest.approx(float(kept.mean()))
-    plain = build_attack("strong", chosen)(model, x, y)
+    plain = build_attack("strong", chosen, task=task_of(split(), chosen, gradient))(model, x, y)
     assert not torch.equal(kept, plain.precision)
     assert "strong gauge-free precision@k" not in row()["measures"]
 
@@ -270,7 +273,7 @@ def test_another_explainer_is_what_is_attacked_and_measured() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
-    attacked = build_attack("er", chosen, explain=explain)(model, x, y)
+    attacked = build_attack("er", chosen, task=task_of(split(), chosen, explain))(model, x, y)
     assert found["er precision@k"] == pytest.approx(float(attacked.precision.mean()))
     with torch.no_grad():
         size = explain(model, x, y).sum(-1).mean()
@@ -374,8 +377,8 @@ def test_the_strong_curve_counts_what_any_attack_found() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
-    others = [build_attack(name, SETTINGS)(model, x, y) for name in ("er", "mse")]
-    curve = strong_curve(model, x, y, SETTINGS, explain=gradient, others=others, seed=0)
+    others = [build_attack(name, SETTINGS, task=TASK)(model, x, y) for name in ("er", "mse")]
+    curve = strong_curve(model, x, y, SETTINGS, task=TASK, others=others, seed=0)
     for result in others:
         assert (curve.precision[-1] <= result.precision).all()
     assert (curve.precision[1:] <= curve.precision[:-1]).all()
@@ -389,7 +392,7 @@ def test_an_attack_is_built_by_its_settings(name: str) -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:10].double()
     y = predicted(model, x)
-    found = build_attack(name, SETTINGS, radius=0.3)(model, x, y)
+    found = build_attack(name, SETTINGS, task=TASK, radius=0.3)(model, x, y)
     assert 0.1 < (found.x - x).norm(dim=-1).max() <= 0.3
     if name != "strong":
         assert found.steps.tolist() == [0, 2, 4, 6, 8, 10, 12]
@@ -397,7 +400,7 @@ def test_an_attack_is_built_by_its_settings(name: str) -> None:
 
 def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(ValueError, match="an attack is one of er, mse, strong, got 'strnog'"):
-        build_attack("strnog", SETTINGS)
+        build_attack("strnog", SETTINGS, task=TASK)
 
 
 def test_the_walk_is_read_where_it_was() -> None:

@@ -31,7 +31,7 @@ from r2et.attacks.comparison import TOLERABLE
 from r2et.audit import Audit, AuditSettings, DataSettings, audit, load_model, read_settings
 from r2et.audit import Progress as Audited
 from r2et.audit.own import source_for
-from r2et.data import DATASETS, Dataset, Split, load, read_csv
+from r2et.data import DATASETS, Collection, Dataset, Split, load, read_csv
 from r2et.experiments.laboratory import (
     Findings,
     LabSettings,
@@ -1022,7 +1022,7 @@ def list_command(
 
 def _known() -> dict[str, dict[str, str]]:
     """Everything that can be asked for by name, with one line each."""
-    sets = {name: _about(load(name)) for name in DATASETS}
+    sets = {name: _about(name) for name in DATASETS}
     return {
         "data sets": sets,
         "recipes": {name: load_recipe(name, "adult").line for name in recipe_names()},
@@ -1034,7 +1034,16 @@ def _known() -> dict[str, dict[str, str]]:
     }
 
 
-def _about(dataset: Dataset) -> str:
+def _about(name: str) -> str:
+    try:
+        dataset = load(name)
+    except ValueError as problem:
+        return f"not at hand: {problem}"
+    if isinstance(dataset, Collection):
+        what = "networks" if dataset.piece.symmetric else "pictures"
+        of = "pairs of " if dataset.pairs else ""
+        told = f"{of}{len(dataset.items):,} {what}, {dataset.n} features; {dataset.target}"
+        return f"{told} ({dataset.stand_in})" if dataset.stand_in else told
     shares = "/".join(
         f"{(dataset.y == number).double().mean():.0%} {name}"
         for number, name in enumerate(dataset.classes)
@@ -1046,7 +1055,9 @@ def _first_line(function: Any) -> str:
     return str(function.__doc__).splitlines()[0]
 
 
-def _data(data: str, target: str | None, drop: Sequence[str], categories: Sequence[str]) -> Dataset:
+def _data(
+    data: str, target: str | None, drop: Sequence[str], categories: Sequence[str]
+) -> Dataset | Collection:
     """An embedded data set by name, or the user's own CSV file."""
     if data in DATASETS:
         return load(data)

@@ -234,16 +234,38 @@ def hessian_norm(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return norm
 
 
+def estimated_hessian_norm(
+    field: Callable[[Tensor], Tensor], x: Tensor, directions: Tensor
+) -> Tensor:
+    """Frobenius norm of the derivative J of an explanation from random directions: (B,).
+
+    The root of the mean of ||J'u||^2 over the rows u of `directions` (m, n): for standard normal u
+    its square has the mean ||J||^2.
+    """
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        values = field(x)
+        total = torch.zeros_like(x.flatten(1)[:, 0])
+        for direction in directions:
+            slopes = gradient_of((values * direction).sum(-1), x, create_graph=False)
+            total = total + slopes.flatten(1).square().sum(-1)
+    return (total / len(directions)).sqrt()
+
+
 def estimated_curvature(
-    field: Callable[[Tensor], Tensor], x: Tensor, at_x: Tensor, kappa: float
+    field: Callable[[Tensor], Tensor],
+    x: Tensor,
+    at_x: Tensor,
+    kappa: float,
+    along: Tensor | None = None,
 ) -> Tensor:
     """Change of an explanation along a short step, per unit length: (B,).
 
-    ||I(x + kappa v) - I(x)|| / kappa with v = sign(I) / ||sign(I)||, where `at_x` = I(x). The step
-    direction is a constant. A network of (Leaky)ReLUs shows its kinks only to a step long enough
-    to cross them.
+    ||I(x + kappa v) - I(x)|| / kappa with v = sign(I) / ||sign(I)||, where `at_x` = I(x), or that
+    of `along`, shaped like x, in its place. The step direction is a constant. A network of
+    (Leaky)ReLUs shows its kinks only to a step long enough to cross them.
     """
-    direction = at_x.detach().sign().flatten(1)
+    direction = (at_x if along is None else along).detach().sign().flatten(1)
     length = direction.norm(dim=-1, keepdim=True)
     direction = torch.where(length > 0, direction / length.clamp_min(1), direction).view_as(x)
     change = (field(x + kappa * direction) - at_x).flatten(1)

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks import (
+    HANDLERS,
     Applicant,
     Attack,
     Attacked,
     Ball,
     Budget,
+    Cube,
     Curve,
     Effort,
     Rule,
@@ -33,21 +35,31 @@ from r2et.attacks import (
     what_it_buys,
 )
 from r2et.attacks.diagnosis import alarms, last_doubling
+from r2et.attacks.searches import Outputs, prediction
 from r2et.attacks.single import ROWS_AT_ONCE as WALKED_AT_ONCE
 from r2et.attacks.strong import NUMBERS_AT_ONCE as STRONG_AT_ONCE
+from r2et.attacks.threats import one_of
 from r2et.data import Split
-from r2et.explainers import Explainer, gradient, log_odds, predicted, slope
+from r2et.data.collection import Collection
+from r2et.drawing import drawn_decisions
+from r2et.explainers import CONCEPTS, Explainer, gradient, log_odds, predicted, slope
+from r2et.inputs import Joined
 from r2et.metrics import METRICS, Case
+from r2et.metrics.faithfulness import shares_of
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.statistics import auc, correlation, mean_with_interval
 from r2et.metrics.thickness import explained, gaussian, thickness
+from r2et.models.siamese import Siamese
 from r2et.naming import nearest
 from r2et.randomness import stream
-from r2et.ranking import distinct_sets, order
+from r2et.ranking import distinct_sets, order, precision_at_k
 
 EVALUATED = ("er", "mse", "strong")
+THREATS: dict[str, type[Ball] | type[Cube]] = {"l2": Ball, "linf": Cube}
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 APPLICANT = "applicant"
 PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
+REMOVING = ("dffot", "comp", "suff")
 PER_MODEL = ("dffot", "comp", "suff", "hessian norm", "saliency norm", "tie")
 CORRELATED = ("gaussian thickness", "least gaussian thickness", "hessian norm")
 SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
@@ -77,9 +89,32 @@ class EvaluationSettings:
     record_every: int = 10
     er: Budget = field(default_factory=Budget)
     strong: Effort = field(default_factory=Effort)
+    norm: str = "l2"
+    """Of an attack's budget: "l2", or "linf" for the largest change of one number."""
+    handler: str = "unconstrained"
+    """What ERAttack and the MSE attack do about predictions, an entry of HANDLERS."""
+    singles: bool = False
+    """Whether, of a pair, each item's own class must be kept, too."""
+    noise: int = 0
+    """Random inputs as far away as the budget allows, for the row that no attack was needed for."""
+    probes: int | None = None
+    """Random directions to estimate the Hessian norm from, exact without."""
+    shares: bool = False
+    """Whether features are removed by shares of them all, not one more each time."""
+    manipulated: float = 1.0
+    """An explanation counts as manipulated where P@k is smaller than this."""
+    dtype: str = "float64"
+    """The numbers computed with; large networks are twice as fast in "float32"."""
 
     def __post_init__(self) -> None:
         """Refuse settings under which nothing can be measured."""
+        for word, words in (
+            (self.norm, THREATS),
+            (self.handler, HANDLERS),
+            (self.dtype, DTYPES),
+        ):
+            if word not in words:
+                raise ValueError(f"an evaluation asks for {word!r}: {nearest(word, words)}")
         if self.examples < 2 or self.decisions < 0 or self.record_every < 1:
             raise ValueError(
                 "an evaluation needs examples >= 2, decisions >= 0 and record_every >= 1, "
@@ -115,14 +150,15 @@ def evaluate(
     what a person could change, those that come with the data set unless given.
     """
     started = time.perf_counter()
-    model = copy.deepcopy(model).double().eval()
-    device = next(model.parameters()).device
-    whole, labels = split.test.x.double().to(device), split.test.y.to(device)
+    model = copy.deepcopy(model).to(DTYPES[settings.dtype]).eval()
+    weight = next(model.parameters())
+    whole, labels = split.test.x.to(weight), split.test.y.to(weight.device)
     x, truth = whole[: settings.examples], labels[: settings.examples]
     y = predicted(model, x)
+    task = task_of(split, settings, explain)
 
     walks: dict[str, Attacked] = {
-        name: build_attack(name, settings, explain=explain, seed=seed)(model, x, y)
+        name: build_attack(name, settings, task=task, seed=seed)(model, x, y)
         for name in ("er", "mse")
         if name in settings.attacks
     }
@@ -130,32 +166,55 @@ def evaluate(
     curve, decisions, buys = None, [], []
     if "strong" in settings.attacks:
         others = list(walks.values())
-        curve = strong_curve(model, x, y, settings, explain=explain, others=others, seed=seed)
+        curve = strong_curve(model, x, y, settings, task=task, others=others, seed=seed)
         attacks["strong"] = curve.x[-1]
     if APPLICANT in settings.attacks:
         person = applicant(split, rules, settings.decision_radius)
         changed = build_attack(
-            "strong", settings, explain=explain, threat=person, radius=person.radius, seed=seed
+            "strong",
+            settings,
+            task=replace(task, threat=person),
+            radius=person.radius,
+            seed=seed,
         )(model, x, y)
         attacks[APPLICANT] = changed.x
         decisions = told_decisions(model, split, y, changed, person, settings)
         buys = what_it_buys(person)
+    elif isinstance(split.dataset, Collection) and walks:
+        decisions = drawn_decisions(
+            model,
+            split,
+            y,
+            next(iter(walks.values())),
+            task.threat,
+            settings.decisions,
+            settings.k,
+        )
 
     values: dict[str, Tensor] = {}
     for name, attacked in attacks.items():
-        case = Case.of(model, explain, x, attacked, y, settings.k)
+        case = case_of(model, split, settings, task, x, attacked, y)
         for metric in PER_ATTACK:
             values[f"{name} {metric}"] = METRICS[metric].measure(case)
     for metric in PER_MODEL:
-        values[metric] = METRICS[metric].measure(case)
+        if metric not in REMOVING or task.features is not None:
+            values[metric] = METRICS[metric].measure(case)
+    for name, walk in walks.items():
+        if isinstance(split.dataset, Collection) and walk.last is not None:
+            values |= at_the_end(name, walk, model, x, y, settings.k, task)
+    if settings.noise:
+        values["noise precision@k"] = noise_precision(model, x, y, settings, task, seed)
     if settings.gauge_free:
-        aimed = build_attack("strong", settings, explain=_gauge_free(explain, split), seed=seed)
+        aimed = build_attack(
+            "strong", settings, task=replace(task, explain=_gauge_free(explain, split)), seed=seed
+        )
         values[f"strong gauge-free {PER_ATTACK[0]}"] = aimed(model, x, y).precision
-    flippable = flip_attack(radius=settings.small_radius)(model, x, y)
+    flippable = flip_attack(radius=settings.small_radius, threat=task.threat)(model, x, y)
     values["flippable"] = flippable.double()
-    with torch.no_grad():
-        margins = slope(model, x, y, "margin")
-    values["null share"] = null_share(margins, split.dataset.one_hot)
+    if split.dataset.one_hot:
+        with torch.no_grad():
+            margins = slope(model, x, y, "margin")
+        values["null share"] = null_share(margins, split.dataset.one_hot)
     around = thickness(
         model,
         x,
@@ -184,7 +243,7 @@ def evaluate(
     if curve is not None:
         series["curve"] = curve_of(walks.get("er"), curve, settings)
     if "er" in walks:
-        series["scatter"] = scatter_of(walks["er"], values)
+        series["scatter"] = scatter_of(walks["er"], values, settings.manipulated)
     return {
         "measures": measures,
         "intervals": {name: _interval(each) for name, each in values.items()},
@@ -204,6 +263,112 @@ def evaluate(
     }
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What is attacked: an explanation, by which changes, and which outputs must be kept.
+
+    `features` holds for each number of an example the feature it counts for, () if each is its
+    own; None where what is explained are no features of the input.
+    """
+
+    explain: Explainer
+    threat: Threat
+    outputs: Outputs = prediction
+    features: tuple[int, ...] | None = ()
+
+
+def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> Task:
+    """What an evaluation attacks on data of this kind."""
+    kind, dataset = THREATS[settings.norm], split.dataset
+    if not isinstance(dataset, Collection):
+        return Task(explain=explain, threat=kind())
+    inner = explain.func if isinstance(explain, partial) else explain
+    features = None if inner in CONCEPTS.values() else dataset.explained
+    shift = split.scale.shift
+    bounds = None
+    if dataset.bounds is not None:
+        low, high = (each - shift for each in dataset.bounds)
+        bounds = (low.flatten(), high.flatten()) if dataset.pairs else (low, high)
+    outputs = pair_and_singles if settings.singles else prediction
+    return Task(explain=explain, threat=kind(bounds=bounds), outputs=outputs, features=features)
+
+
+def pair_and_singles(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
+    """Logits of a pair, and of each of its two items alone: (B, 2), (B, C), (B, C)."""
+    inner = model.model if isinstance(model, Joined) else model
+    if not isinstance(model, Joined) or not isinstance(inner, Siamese):
+        raise ValueError(
+            "only a Siamese network predicts single items: leave out singles, or measure one."
+        )
+    return inner.outputs(*model.inputs.unpack(x))
+
+
+def case_of(
+    model: nn.Module,
+    split: Split,
+    settings: EvaluationSettings,
+    task: Task,
+    x: Tensor,
+    attacked: Tensor,
+    y: Tensor,
+) -> Case:
+    """An attacked batch, ready to be measured."""
+    n = explained(model, task.explain, x[:1], y[:1]).shape[-1]
+    return Case.of(
+        model,
+        task.explain,
+        x,
+        attacked,
+        y,
+        settings.k,
+        sizes=shares_of(n) if settings.shares else None,
+        groups=task.features or None,
+        probes=settings.probes,
+    )
+
+
+def at_the_end(
+    name: str, walk: Attacked, model: nn.Module, x: Tensor, y: Tensor, k: int, task: Task
+) -> dict[str, Tensor]:
+    """P@k where a walk ended, and whether it had lost a class there, best iterate or not."""
+    assert walk.last is not None
+    after = explained(model, task.explain, walk.last, y)
+    with torch.no_grad():
+        lost = torch.stack(
+            [
+                was.argmax(-1) != now.argmax(-1)
+                for was, now in zip(
+                    task.outputs(model, x), task.outputs(model, walk.last), strict=True
+                )
+            ]
+        ).any(0)
+    return {
+        f"{name} last precision@k": precision_at_k(walk.before, after, k),
+        f"{name} last sen": lost.to(after.dtype),
+    }
+
+
+def noise_precision(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: EvaluationSettings,
+    task: Task,
+    seed: int,
+) -> Tensor:
+    """Mean P@k under random changes as large as the budget allows, whatever is predicted: (B,)."""
+    threat = task.threat.at(settings.er.radius)
+    before = explained(model, task.explain, x, y)
+    moves = threat.offsets(one_of(x), settings.noise, stream(seed, "noise"), surface=True)
+    reached = [
+        precision_at_k(
+            before, explained(model, task.explain, threat.project(x + move, x), y), settings.k
+        )
+        for move in moves
+    ]
+    return torch.stack(reached).mean(0)
+
+
 def _gauge_free(explain: Explainer, split: Split) -> Explainer:
     """The same explainer without directions in which the one-hot columns cannot vary."""
     if "one_hot" not in inspect.signature(explain).parameters:
@@ -218,8 +383,7 @@ def build_attack(
     name: str,
     settings: EvaluationSettings,
     *,
-    explain: Explainer = gradient,
-    threat: Threat = Ball(),  # noqa: B008 - a frozen record
+    task: Task,
     seed: int = 0,
     radius: float | None = None,
 ) -> Attack:
@@ -230,19 +394,23 @@ def build_attack(
     if name == "strong":
         return strong_attack(
             k=settings.k,
-            explain=explain,
+            explain=task.explain,
             radius=radius,
-            threat=threat,
+            threat=task.threat,
+            outputs=task.outputs,
             effort=settings.strong,
             seed=seed,
         )
     weak = er_attack if name == "er" else partial(mse_attack, seed=seed)
     return weak(
         k=settings.k,
-        explain=explain,
+        explain=task.explain,
         budget=replace(settings.er, radius=radius),
-        threat=threat,
+        threat=task.threat,
+        handler=settings.handler,
+        outputs=task.outputs,
         record_every=settings.record_every,
+        rows_at_once=WALKED_AT_ONCE,
     )
 
 
@@ -260,7 +428,7 @@ def strong_curve(
     y: Tensor,
     settings: EvaluationSettings,
     *,
-    explain: Explainer,
+    task: Task,
     others: Sequence[Attacked],
     seed: int,
 ) -> Curve:
@@ -274,15 +442,20 @@ def strong_curve(
     def build(radius: float) -> Attack:
         whole = radius == settings.er.radius
         chosen = settings if whole else replace(settings, strong=half)
-        return build_attack("strong", chosen, explain=explain, seed=seed, radius=radius)
+        return build_attack("strong", chosen, task=task, seed=seed, radius=radius)
 
+    # Newton's method on single pairs is for explanations of a few features.
+    finer = {} if settings.strong.pairs else {"pairs": 0, "walk": 0}
     return attack_curve(
         build,
         radii,
         k=settings.k,
-        explain=explain,
+        explain=task.explain,
+        threat=task.threat,
+        outputs=task.outputs,
         others=others,
         seed=seed,
+        **finer,
     )(model, x, y)
 
 
@@ -336,21 +509,24 @@ def profile_of(before: Tensor) -> dict[str, list[float]]:
     return {"median": _short(median), "low": _short(low), "high": _short(high)}
 
 
-def scatter_of(er: Attacked, values: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Thickness and Hessian norm against the steps ERAttack needs for its first flip.
+def scatter_of(er: Attacked, values: Mapping[str, Tensor], below: float = 1.0) -> dict[str, Any]:
+    """Thickness and Hessian norm against the steps ERAttack needs to get P@k `below` this.
 
     Each with its Spearman ("correlation") and Pearson correlation with that manipulation epoch.
     """
-    flip = er.first_flip.double()
     last = int(er.steps[-1])
+    gone = er.history < below
+    steps = torch.cat([er.steps, er.steps[-1:] + 1]).to(gone.device)
+    first = steps[torch.where(gone.any(0), gone.int().argmax(0), len(er.steps))]
+    flip = first.double()
     measured = {
         "thickness": values["er thickness"],
         **{name: values[name] for name in CORRELATED},
     }
     return {
-        "first flip": er.first_flip[:SCATTERED].tolist(),
+        "first flip": first[:SCATTERED].tolist(),
         **{name: _short(each[:SCATTERED]) for name, each in measured.items()},
-        "never flipped": float((er.first_flip > last).double().mean()),
+        "never flipped": float((first > last).double().mean()),
         "last step": last,
         "correlation": {name: correlation(each, flip) for name, each in measured.items()},
         "pearson": {name: correlation(each, flip, "pearson") for name, each in measured.items()},
@@ -392,7 +568,7 @@ def told_decisions(
 
 def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
     """Each attribute of an applicant in words before and after, and by how much it was moved."""
-    dataset = split.dataset
+    dataset = split.table
     before, after = (dataset.describe(split.scale.undo(each.cpu())) for each in (x, attacked))
     moved = dict.fromkeys(dataset.group_names, 0.0)
     for feature, change in zip(dataset.features, (attacked - x).tolist(), strict=True):
@@ -411,7 +587,7 @@ def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
 def reasons(split: Split, saliency: Tensor, k: int) -> list[dict[str, Any]]:
     """The top-k features of one explanation with their share of its total, first to last."""
     total = float(saliency.sum())
-    names = [feature.name for feature in split.dataset.features]
+    names = [feature.name for feature in split.table.features]
     return [
         {"name": names[number], "share": float(saliency[number]) / total if total else 0.0}
         for number in order(saliency)[:k].tolist()

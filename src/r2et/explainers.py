@@ -5,8 +5,8 @@ in a batch exactly as alone, and changes nothing of the caller's model or tensor
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal, get_args
+from functools import lru_cache, partial, wraps
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from r2et.derivatives import frozen_statistics, gradient_of
 from r2et.gauge import OneHot, gauge_free
+from r2et.inputs import joined, packed
+from r2et.naming import nearest
 from r2et.randomness import noise_like, stream
 
 Quantity = Literal["probability", "logit", "margin"]
@@ -124,26 +126,68 @@ def slope(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") 
 
 
 def shaped(scores: Tensor, form: Form, groups: Sequence[int] | None) -> Tensor:
-    """Raw scores in the chosen form, as totals of `groups` where given: (B, n)."""
+    """Raw scores in the chosen form, as totals of `groups` where given: (B, n).
+
+    `groups` holds for each number of an example the feature that it counts for, -1 for none.
+    """
     if form not in get_args(Form):
         raise ValueError(f"the form of an explanation is one of {get_args(Form)}, got {form!r}.")
     flat = scores.flatten(1)
     if form != "signed":
         flat = flat.abs()
     if groups is not None:
-        if len(groups) != flat.shape[1]:
-            raise ValueError(
-                f"groups must name one group for each of {flat.shape[1]} columns, "
-                f"got {len(groups)}."
-            )
-        index = torch.as_tensor(groups, device=flat.device)
-        totals = flat.new_zeros(len(flat), int(index.max()) + 1)
-        flat = totals.index_add(1, index, flat)
+        flat = _totals(flat, tuple(groups))
     if form == "normalised":
         total = flat.sum(-1, keepdim=True)
         # An explanation of nothing but zeros stays so; it is counted as a tie, not divided by zero.
         flat = torch.where(total > 0, flat / torch.where(total > 0, total, 1.0), flat)
     return flat
+
+
+def _totals(flat: Tensor, groups: tuple[int, ...]) -> Tensor:
+    """The sum of each group's columns, those of group -1 left out: (B, n)."""
+    if len(groups) != flat.shape[1]:
+        raise ValueError(
+            f"groups must name one group for each of {flat.shape[1]} columns, got {len(groups)}."
+        )
+    columns, index, count = _members(groups, flat.device)
+    if columns is not None:
+        flat = flat.index_select(1, columns)
+    if index is None:
+        return flat
+    return flat.new_zeros(len(flat), count).index_add(1, index, flat)
+
+
+@lru_cache(maxsize=32)
+def _members(
+    groups: tuple[int, ...], device: torch.device
+) -> tuple[Tensor | None, Tensor | None, int]:
+    """The columns that count, None for all; the group of each, None if each is its own; groups."""
+    with torch.inference_mode(False):
+        numbers = torch.tensor(groups, device=device)
+        columns = (numbers >= 0).nonzero().squeeze(1)
+        index = numbers[columns]
+        count = int(index.max()) + 1 if len(index) else 0
+        if not count:
+            raise ValueError("groups must count some column for a feature, got none but -1.")
+        own = len(index) == count and bool((index == torch.arange(count, device=device)).all())
+        return None if len(columns) == len(groups) else columns, None if own else index, count
+
+
+Explaining = TypeVar("Explaining", bound=Callable[..., Tensor])
+
+
+def of_packed(explain: Explaining) -> Explaining:
+    """The same explainer, which also takes examples of several tensors, (model, (a, b), y).
+
+    Their numbers are then those of `Inputs.pack`, and the model is given them as they were.
+    """
+
+    @wraps(explain)
+    def explained(model: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Tensor:
+        return explain(joined(model, x), packed(x), y, **settings)
+
+    return explained  # type: ignore[return-value]
 
 
 class _Recomputed(torch.autograd.Function):
@@ -236,6 +280,7 @@ def mean_slope(
     return torch.cat(sums) / points
 
 
+@of_packed
 def gradient(
     model: nn.Module,
     x: Tensor,
@@ -257,6 +302,7 @@ def gradient(
     return shaped(gauge_free(found, one_hot), form, groups)
 
 
+@of_packed
 def input_x_gradient(
     model: nn.Module,
     x: Tensor,
@@ -277,6 +323,7 @@ def input_x_gradient(
     return shaped(gauge_free(found, one_hot) * x, form, groups)
 
 
+@of_packed
 def smooth_grad(
     model: nn.Module,
     x: Tensor,
@@ -326,6 +373,7 @@ def smooth_grad(
     return shaped(gauge_free(found, one_hot), form, groups)
 
 
+@of_packed
 def integrated_gradients(
     model: nn.Module,
     x: Tensor,
@@ -360,6 +408,62 @@ def integrated_gradients(
     return shaped(gauge_free(found, one_hot) * (x - start), form, groups)
 
 
+@of_packed
+def activations(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    layer: str,
+    form: Form = "signed",
+) -> Tensor:
+    """Concepts: how strongly each neuron of a layer responds, whatever the class y: (B, n).
+
+    `layer` is its name among the model's modules; of a layer with a map for each neuron, (B, n, H,
+    W), the mean over the map.
+    """
+    seen: list[Tensor] = []
+    try:
+        part = model.get_submodule(layer)
+    except AttributeError as problem:
+        known = [name for name, _ in model.named_modules() if name]
+        raise ValueError(f"the model has no layer {layer!r}: {nearest(layer, known)}") from problem
+    handle = part.register_forward_hook(lambda part, given, result: seen.append(result))
+    try:
+        with frozen_statistics(model):
+            model(x)
+    finally:
+        handle.remove()
+    if not seen or not isinstance(seen[-1], Tensor) or seen[-1].ndim < 2 or len(seen[-1]) != len(x):
+        raise ValueError(
+            f"the layer {layer!r} must be used once and return one row of neurons for each example."
+        )
+    found = seen[-1]
+    return shaped(found if found.ndim == 2 else found.flatten(2).mean(-1), form, None)
+
+
+def from_slope(explain: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """What makes an explanation of the gradient of the probability and x, None if it takes more.
+
+    Where the gradient is there already, the explainer need not be called.
+    """
+    inner = explain.func if isinstance(explain, partial) else explain
+    choices = dict(explain.keywords) if isinstance(explain, partial) else {}
+    if inner not in (gradient, input_x_gradient) or choices.pop("of", None) not in (
+        None,
+        "probability",
+    ):
+        return None
+    form, groups = choices.get("form", "absolute"), choices.get("groups")
+    one_hot = choices.get("one_hot")
+
+    def found(slope: Tensor, x: Tensor) -> Tensor:
+        scores = gauge_free(slope, one_hot)
+        return shaped(scores if inner is gradient else scores * x, form, groups)
+
+    return found
+
+
 def _itself(part: Tensor, numbers: range) -> Tensor:
     return part[None]
 
@@ -377,3 +481,7 @@ EXPLAINERS: dict[str, Callable[..., Tensor]] = {
     "smooth-grad": smooth_grad,
     "integrated-gradients": integrated_gradients,
 }
+"""Explanations by the features of the input."""
+
+CONCEPTS: dict[str, Callable[..., Tensor]] = {"activations": activations}
+"""Explanations by the neurons of a layer."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from lightning_fabric import Fabric
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -19,6 +20,7 @@ from r2et.explainers import Explainer, check_inputs, predicted
 from r2et.files import write_aside
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
+from r2et.models.building import build
 from r2et.objectives import Method, Objective
 from r2et.randomness import stream
 from r2et.ranking import precision_at_k
@@ -35,9 +37,15 @@ class FitSettings:
     patience: int | None = None
     seed: int = 0
     checkpoint_every: int = 5
+    augment: str = ""
+    """How pictures are varied each time they are met, an entry of AUGMENTATIONS; none if empty."""
 
     def __post_init__(self) -> None:
         """Refuse settings under which nothing can be learnt."""
+        if self.augment and self.augment not in AUGMENTATIONS:
+            raise ValueError(
+                f"augment must be one of {sorted(AUGMENTATIONS)} or empty, got {self.augment!r}."
+            )
         if min(self.epochs, self.batch, self.checkpoint_every) < 1 or self.learning_rate <= 0:
             raise ValueError(
                 "epochs, batch and checkpoint_every must be at least 1 and learning_rate positive, "
@@ -52,6 +60,32 @@ class FitSettings:
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+}
+
+
+def mirrored(x: Tensor) -> Tensor:
+    """Pictures (B, C, H, W), half of them left and right exchanged: like x."""
+    chosen = torch.rand(len(x), device=x.device) < 0.5
+    return torch.where(chosen[:, None, None, None], x.flip(-1), x)
+
+
+def shifted(x: Tensor, most: int = 4) -> Tensor:
+    """Pictures moved by at most `most` pixels each way, black where nothing was: like x."""
+    height, width = x.shape[-2:]
+    padded = F.pad(x, (most,) * 4)
+    down, right = torch.randint(0, 2 * most + 1, (2, len(x)), device=x.device)
+    rows = down[:, None] + torch.arange(height, device=x.device)
+    columns = right[:, None] + torch.arange(width, device=x.device)
+    each = torch.arange(len(x), device=x.device)
+    moved: Tensor = padded.movedim(1, -1)[
+        each[:, None, None], rows[:, :, None], columns[:, None, :]
+    ].movedim(-1, 1)
+    return moved
+
+
+AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mirror": mirrored,
+    "mirror-shift": lambda x: shifted(mirrored(x)),
 }
 
 
@@ -214,7 +248,8 @@ def _train_epoch(
         share = count(mine) * fabric.world_size / (whole / len(x) * len(rows))
         # A process without a row of its own still takes part, with one that counts for nothing.
         seen = mine if len(mine) else rows[:1]
-        loss = objective(x[seen], y[seen], None if counts is None else counts[seen])
+        batch = AUGMENTATIONS[settings.augment](x[seen]) if settings.augment else x[seen]
+        loss = objective(batch, y[seen], None if counts is None else counts[seen])
         optimizer.zero_grad()
         fabric.backward(loss.total * share)
         optimizer.step()
@@ -348,7 +383,7 @@ def _load_into(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
 def save(path: Path, model: nn.Module, recipe: Mapping[str, Any]) -> Path:
     """The path, now holding the weights as safetensors with the recipe in its header.
 
-    `recipe["model"]` names an entry of MODELS and its settings, so that `load` can rebuild it.
+    `recipe["model"]` is a plan that `models.building.build` can rebuild it by.
     """
     _write_tensors(path, _weights(model), {"recipe": dict(recipe)})
     return path
@@ -366,11 +401,10 @@ def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[st
     tensors, notes = _read_tensors(path)
     recipe = notes.get("recipe", {})
     if model is None:
-        plan = dict(recipe.get("model", {}))
-        name = plan.pop("name", None)
-        if name not in MODELS:
+        plan = recipe.get("model", {})
+        if plan.get("name") not in MODELS:
             raise ValueError(f"{path} does not say which model it holds: give load() the model.")
-        model = MODELS[name](**plan, generator=stream(0, "unused"))
+        model = build(plan, stream(0, "unused"))
         model.to(next(iter(tensors.values())).dtype)
     _load_into(model, tensors, path)
     return model, recipe

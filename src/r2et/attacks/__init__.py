@@ -21,7 +21,7 @@ from r2et.attacks.multiobjective import armijo_attack, moo_attack
 from r2et.attacks.records import Attack, Attacked, Budget
 from r2et.attacks.single import er_attack, flip_attack, mse_attack
 from r2et.attacks.strong import Effort, strong_attack
-from r2et.attacks.threats import Ball, Bounds, Threat
+from r2et.attacks.threats import Ball, Bounds, Cube, Threat
 from r2et.attacks.weightings import HANDLERS, Handler
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Ball",
     "Bounds",
     "Budget",
+    "Cube",
     "Curve",
     "Effort",
     "Handler",

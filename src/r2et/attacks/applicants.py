@@ -372,6 +372,10 @@ class Applicant:
         stuck = ((move != 0) & ~self._free(centre)).any(-1)
         return torch.where(stuck, torch.inf, squares.sum(-1).sqrt()).to(points.dtype)
 
+    def length(self, like: Tensor) -> float:
+        """The radius, in which prices are told."""
+        return self.radius
+
     def _check(self, points: Tensor, centre: Tensor) -> None:
         """Refuse rows of other columns."""
         if centre.ndim != 2 or centre.shape[1] != self.columns or points.shape != centre.shape:
@@ -662,7 +666,7 @@ def applicant_threat(
 
     Groups without a rule follow that of "*", or the defaults that `Rule` states.
     """
-    dataset, scale = (data.dataset, data.scale) if isinstance(data, Split) else data
+    dataset, scale = (data.table, data.scale) if isinstance(data, Split) else data
     rules = {} if rules is None else rules
     _check_names(rules, dataset)
     _check_scale(dataset, scale)

@@ -15,6 +15,7 @@ from r2et.attacks.threats import Ball, Threat
 from r2et.attacks.weightings import HANDLERS, Handler
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, check_inputs, gradient
+from r2et.inputs import joined, packed
 from r2et.naming import nearest
 from r2et.ranking import precision_at_k
 
@@ -70,6 +71,7 @@ def compare_handlers(
     Every walk takes `budget.steps` steps within `budget.radius`; `step_sizes` take the place of
     `budget.step`.
     """
+    model, x = joined(model, x), packed(x)
     check_inputs(model, x, y)
     if not len(x):
         raise ValueError("handlers are compared on one example at least, got none.")

@@ -44,6 +44,8 @@ class Attacked:
     """First recorded step at which a top-k feature was gone, last step + 1 if none: (B,)."""
     members: Mapping[str, Tensor] = field(default_factory=dict)
     """The lowest P@k that each search of an ensemble reached by itself: (B,) each."""
+    last: Tensor | None = None
+    """Where a walk ended, which may have lost the prediction: like the clean x. None of others."""
 
     @property
     def flipped(self) -> Tensor:
@@ -67,4 +69,9 @@ def join(parts: list[Attacked]) -> Attacked:
         members={
             name: torch.cat([part.members[name] for part in parts]) for name in parts[0].members
         },
+        last=_joined([part.last for part in parts if part.last is not None], len(parts)),
     )
+
+
+def _joined(ends: list[Tensor], parts: int) -> Tensor | None:
+    return torch.cat(ends) if len(ends) == parts else None

@@ -1,6 +1,7 @@
 """The attacks of the papers, each one goal followed by projected descent."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import repeat
 
 import torch
@@ -28,6 +29,7 @@ from r2et.attacks.weightings import (
 )
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, check_inputs, gradient
+from r2et.inputs import joined, packed
 from r2et.randomness import stream
 
 ROWS_AT_ONCE = 16_384
@@ -41,6 +43,7 @@ def in_batches(attack: Attack, rows_at_once: int) -> Attack:
     """The same attack on at most `rows_at_once` examples at a time, the model left as it was."""
 
     def batched(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
+        model, x = joined(model, x), packed(x)
         check_inputs(model, x, y)
         with frozen_statistics(model):
             pieces = zip(x.detach().split(rows_at_once), y.split(rows_at_once), strict=True)
@@ -75,7 +78,17 @@ def er_attack(
         outputs=outputs,
         record_every=record_every,
     )
-    return in_batches(lambda model, x, y: walk(model, x, y)[0].result(), rows_at_once)
+    return in_batches(_walked(walk), rows_at_once)
+
+
+def _walked(walk: Walk) -> Attack:
+    """The attack that a walk is: its best input, and its last."""
+
+    def attack(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
+        best, last = walk(model, x, y)
+        return replace(best.result(), last=last)
+
+    return attack
 
 
 def mse_attack(
@@ -105,7 +118,7 @@ def mse_attack(
         record_every=record_every,
         seed=seed,
     )
-    return in_batches(lambda model, x, y: walk(model, x, y)[0].result(), rows_at_once)
+    return in_batches(_walked(walk), rows_at_once)
 
 
 def descent(
@@ -190,6 +203,7 @@ def flip_attack(
     within = threat.at(radius)
 
     def flippable(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        model, x = joined(model, x), packed(x)
         check_inputs(model, x, y)
         flipped = torch.zeros_like(y, dtype=torch.bool)
 

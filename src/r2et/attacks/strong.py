@@ -25,6 +25,7 @@ from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_desc
 from r2et.attacks.threats import Ball, Threat, one_of
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, Quantity, check_inputs, gradient
+from r2et.inputs import joined, packed
 from r2et.models.smoothing import softened
 from r2et.randomness import stream
 
@@ -46,7 +47,9 @@ class Effort:
     `starts` descents of `steps` steps for each of two kinds of goal, `points` random points,
     `moves` random moves; in the first round the `pairs` nearest to changing places one by one.
     `sharpness` are those of the smooth copies that take turns as guides, for a radius of 1: in a
-    smaller ball kinks are rounded as much more narrowly.
+    smaller ball kinks are rounded as much more narrowly. Where features are many, random goals
+    spread too thin: `even` of the starts follow the goal of ERAttack, from the clean input and
+    later from the best so far. `itself` gives the model a turn as its own guide, before its copies.
     """
 
     rounds: int = 4
@@ -56,10 +59,16 @@ class Effort:
     moves: int = 48
     pairs: int = 12
     sharpness: tuple[float, ...] = (8.0, 4.0, 16.0)
+    even: int = 0
+    itself: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an effort that is none."""
         counts = (self.rounds, self.starts, self.steps, self.points, self.moves, self.pairs)
+        if self.even not in range(self.starts + 1):
+            raise ValueError(
+                f"of {self.starts} starts at most as many can be even, got {self.even}."
+            )
         if min(counts) < 0 or not all(0 < rho < math.inf for rho in self.sharpness):
             raise ValueError(
                 "the effort of a strong attack needs counts >= 0 and sharpness > 0, got "
@@ -89,8 +98,11 @@ def strong_attack(
 
     def attack(model: nn.Module, x: Tensor, y: Tensor, until: float) -> Attacked:
         best = BestSoFar(model, explain, x, y, k, within, outputs)
-        sharpness = [rho / (radius or 1.0) for rho in effort.sharpness]
-        guides = {scaled: _guides(model, explain, x, sharpness, scaled) for scaled in (True, False)}
+        sharpness = [rho / (within.length(one_of(x)) or 1.0) for rho in effort.sharpness]
+        guides = {
+            scaled: _guides(model, explain, x, sharpness, scaled, itself=effort.itself)
+            for scaled in (True, False)
+        }
         for number in range(effort.rounds):
             searches = _searches(best, x, guides, number, effort, seed)
             for name, search in searches.items():
@@ -104,6 +116,7 @@ def strong_attack(
         return best.result()
 
     def timed(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
+        model, x = joined(model, x), packed(x)
         check_inputs(model, x, y)
         together = max(1, numbers_at_once // (max(effort.starts, 1) * max(one_of(x).numel(), 1)))
         pieces = list(zip(x.detach().split(together), y.split(together), strict=True))
@@ -159,7 +172,13 @@ def _searches(
 
 
 def _guides(
-    model: nn.Module, explain: Explainer, x: Tensor, sharpness: Sequence[float], scaled: bool
+    model: nn.Module,
+    explain: Explainer,
+    x: Tensor,
+    sharpness: Sequence[float],
+    scaled: bool,
+    *,
+    itself: bool,
 ) -> list[Guide]:
     """The networks and explanations whose slopes are followed, in turn.
 
@@ -169,7 +188,8 @@ def _guides(
     explanation that is a mean of gradients is followed in turn by the plain gradient, which costs
     one of its many: what misleads the one may mislead the other.
     """
-    smooth = [soft for rho in sharpness if (soft := softened(model, rho)) is not None] or [model]
+    smooth = [soft for rho in sharpness if (soft := softened(model, rho)) is not None]
+    smooth = [model, *smooth] if itself or not smooth else smooth
     with torch.no_grad():
         several = model(x[:1]).shape[-1] > 2
     unscaled: list[Quantity] = ["margin", "logit"] if several else ["margin"]
@@ -211,8 +231,8 @@ def _descend(
     """
     copies, steps = effort.starts, effort.steps
     network, look = guide
-    begin = _starts(best, x, copies, number, generator)
-    goal = _random_goals(best, copies, scaled, generator)
+    begin = _starts(best, x, copies, effort.even, number, generator)
+    goal = _random_goals(best, copies, effort.even, scaled, generator)
     labels = best.y.repeat(copies)
     first = 1.0 if number % 2 == 0 else HOP
 
@@ -232,25 +252,30 @@ def _descend(
 
 
 def _starts(
-    best: BestSoFar, x: Tensor, copies: int, number: int, generator: torch.Generator
+    best: BestSoFar, x: Tensor, copies: int, even: int, number: int, generator: torch.Generator
 ) -> Tensor:
     """Where descents begin, at random or near the best so far, classes kept: (S x B, ...)."""
     reach, middle = (1.0, x) if number == 0 else (HOP, best.x)
     moves = best.threat.offsets(one_of(x), copies, generator, reach=reach, surface=True)
+    moves[: min(even, 1)] = 0
     centre = repeated(x, copies)
     begin = best.threat.relax((middle + moves[:, None]).flatten(0, 1), centre)
     kept = best.keeps(begin).view(-1, *(1,) * (x.ndim - 1))
     return torch.where(kept, begin, repeated(middle, copies))
 
 
-def _random_goals(best: BestSoFar, copies: int, scaled: bool, generator: torch.Generator) -> Goal:
+def _random_goals(
+    best: BestSoFar, copies: int, even: int, scaled: bool, generator: torch.Generator
+) -> Goal:
     """A goal for each start that weighs the features at random and leaves out half of them.
 
-    The weights are shared by all examples: one meets the same goals alone as in company.
+    The first `even` of them weigh all features alike. The weights are shared by all examples: one
+    meets the same goals alone as in company.
     """
     n = best.before.shape[-1]
     drawn, counted = torch.rand((2, copies, n), generator=generator, dtype=torch.float64)
     weights = torch.where(counted < 0.5, -drawn.clamp_min(1e-12).log(), 0.0)
+    weights[:even] = 1
     weights = weights.to(best.before).repeat_interleave(len(best.y), 0)
     goal = weighted_goal(best.before.repeat(copies, 1), best.k, weights)
     return relative(goal) if scaled else goal

@@ -52,13 +52,21 @@ class Threat(Protocol):
     def cost(self, points: Tensor, centre: Tensor) -> Tensor:
         """The radius at which `points` become affordable: (B,)."""
 
+    def length(self, like: Tensor) -> float:
+        """The l2 length of the longest move of one example shaped `like`."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ball:
-    """Every input within the l2 ball of `radius` and within `bounds`, low and high."""
+    """Every input within the l2 ball of `radius` and within `bounds`, low and high.
+
+    Only the numbers that are `free`, booleans shaped like one example, may change, all unless
+    given.
+    """
 
     radius: float = 1.0
     bounds: Bounds | None = None
+    free: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse a ball that is none."""
@@ -71,15 +79,16 @@ class Ball:
 
     def project(self, points: Tensor, centre: Tensor) -> Tensor:
         """The points moved into the bounds and the ball: like points."""
+        points = points if self.free is None else _only(self.free, points, centre)
         return clip(points, centre, self.radius, self.bounds)
 
     def relax(self, points: Tensor, centre: Tensor) -> Tensor:
         """The same as `project`: slopes can be followed in the ball itself."""
-        return clip(points, centre, self.radius, self.bounds)
+        return self.project(points, centre)
 
     def steepest(self, slope: Tensor) -> Tensor:
         """The slope scaled to length one, zero where it is zero: like slope."""
-        return unit(slope)
+        return unit(slope if self.free is None else _only(self.free, slope))
 
     def offsets(
         self,
@@ -97,6 +106,86 @@ class Ball:
         """Length of the move from `centre` to `points`: (B,)."""
         length: Tensor = (points - centre).flatten(1).norm(dim=-1)
         return length
+
+    def length(self, like: Tensor) -> float:
+        """The radius."""
+        return self.radius
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cube:
+    """Every input no number of which changes by more than `radius`, and within `bounds`.
+
+    The l-infinity ball. `free` as in `Ball`.
+    """
+
+    radius: float = 1.0
+    bounds: Bounds | None = None
+    free: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a cube that is none."""
+        if not 0 <= self.radius < float("inf"):
+            raise ValueError(f"the radius of a cube must be >= 0 and finite, got {self.radius}.")
+
+    def at(self, radius: float) -> "Cube":
+        """The same bounds around a cube of another radius."""
+        return replace(self, radius=radius)
+
+    def project(self, points: Tensor, centre: Tensor) -> Tensor:
+        """The points moved into the bounds and the cube: like points."""
+        points = points if self.free is None else _only(self.free, points, centre)
+        low, high = _bounds_around(centre, self.bounds)
+        # Shrunk by what rounding the sums can add, so that they cannot leave the cube.
+        eps = torch.finfo(points.dtype).eps
+        inside = (self.radius * (1 - 4 * eps) - eps * centre.abs()).clamp_min(0)
+        return points.clamp(
+            torch.maximum(low, centre - inside), torch.minimum(high, centre + inside)
+        )
+
+    def relax(self, points: Tensor, centre: Tensor) -> Tensor:
+        """The same as `project`: slopes can be followed in the cube itself."""
+        return self.project(points, centre)
+
+    def steepest(self, slope: Tensor) -> Tensor:
+        """The signs of the slope: like slope."""
+        return (slope if self.free is None else _only(self.free, slope)).sign()
+
+    def offsets(
+        self,
+        like: Tensor,
+        count: int,
+        generator: torch.Generator,
+        *,
+        reach: float = 1.0,
+        surface: bool = False,
+    ) -> Tensor:
+        """Moves uniform in the cube of `reach` radii, or to its corners: (count, ...)."""
+        drawn = torch.rand((count, *like.shape), generator=generator, dtype=torch.float64) * 2 - 1
+        moves = reach * self.radius * (drawn.sign() if surface else drawn)
+        return moves.to(device=like.device, dtype=like.dtype)
+
+    def cost(self, points: Tensor, centre: Tensor) -> Tensor:
+        """The largest change of one number: (B,)."""
+        return (points - centre).abs().flatten(1).amax(-1)
+
+    def length(self, like: Tensor) -> float:
+        """The way from the centre to a corner."""
+        count = like.numel() if self.free is None else int(self.free.sum())
+        return float(self.radius * count**0.5)
+
+
+def _only(free: Tensor, points: Tensor, centre: Tensor | None = None) -> Tensor:
+    """The points where numbers are free, elsewhere the centre, or zero without one: like points."""
+    mask = free.to(points.device).view(points.shape[1:])
+    return torch.where(mask, points, points.new_zeros(()) if centre is None else centre)
+
+
+def _bounds_around(centre: Tensor, bounds: Bounds | None) -> tuple[Tensor, Tensor]:
+    """Low and high for each number; where the centre lies outside, its own value is the bound."""
+    low, high = (-torch.inf, torch.inf) if bounds is None else bounds
+    least, most = (torch.as_tensor(each).to(centre) for each in (low, high))
+    return torch.minimum(least, centre), torch.maximum(most, centre)
 
 
 def one_of(x: Tensor) -> Tensor:
@@ -122,8 +211,7 @@ def clip(x: Tensor, centre: Tensor, radius: float, bounds: Bounds | None = None)
     both, exactly: shrinking towards the centre leaves no bound.
     """
     if bounds is not None:
-        low, high = (torch.as_tensor(each, dtype=x.dtype, device=x.device) for each in bounds)
-        low, high = torch.minimum(low, centre), torch.maximum(high, centre)
+        low, high = _bounds_around(centre, bounds)
         x = x.clamp(low, high)
     move = (x - centre).flatten(1)
     length = move.norm(dim=-1, keepdim=True)

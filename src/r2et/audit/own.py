@@ -9,7 +9,7 @@ from r2et.audit.config import DataSettings
 from r2et.audit.csvs import CsvTable
 from r2et.audit.loading import Loaded
 from r2et.audit.tables import Source, Table
-from r2et.data import DATASETS, Dataset, Split, load, read_csv
+from r2et.data import DATASETS, Collection, Dataset, Split, load, read_csv
 from r2et.data.dataset import in_words
 
 
@@ -45,7 +45,7 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
     return CsvTable.at(data, as_trained, scale=split.scale)
 
 
-def _split(dataset: Dataset, trained: Sequence[Loaded]) -> Split:
+def _split(dataset: Dataset | Collection, trained: Sequence[Loaded]) -> Split:
     """The split of a data set that the models were trained on."""
     for each in trained:
         if each.recipe["data"] != dataset.digest:
@@ -64,7 +64,7 @@ def _split(dataset: Dataset, trained: Sequence[Loaded]) -> Split:
 
 def _check_columns(settings: DataSettings, split: Split) -> None:
     settings = replace(settings, target=None)
-    settings.check_names(split.dataset.group_names, split.dataset.name)
+    settings.check_names(split.table.group_names, split.dataset.name)
     if settings.id or settings.drop or settings.groups or settings.fit_on:
         raise ValueError(
             f"{split.dataset.name} comes with the package and is read as it is: leave out id, "
@@ -74,7 +74,7 @@ def _check_columns(settings: DataSettings, split: Split) -> None:
 
 def _in_words(split: Split, group: str) -> list[str]:
     """The value of an attribute in words for each row of the test part."""
-    dataset = split.dataset
+    dataset = split.table
     numbers = [i for i, feature in enumerate(dataset.features) if feature.group == group]
     return [
         in_words([(dataset.features[i], float(row[i])) for i in numbers])

@@ -79,6 +79,10 @@ class Surroundings:
         length: Tensor = move.norm(dim=-1) if self.norm == "l2" else move.abs().amax(-1)
         return length
 
+    def length(self, like: Tensor) -> float:
+        """The way to the farthest point, in the measure of a feature of reach 1."""
+        return self.radius if self.norm == "l2" else self.radius * float(self.reach.norm())
+
     def _lengths(self, points: Tensor, centre: Tensor) -> Tensor:
         """How far each feature moved in its own measure, those that never change not at all."""
         reach = self.reach.to(points)

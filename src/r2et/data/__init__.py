@@ -1,11 +1,14 @@
-"""Data: the embedded sets, the user's own tables, and how both are cut and scaled."""
+"""Data: the sets known by name, the user's own tables and pictures, and how they are divided."""
 
+from r2et.data.collection import Collection
 from r2et.data.dataset import Dataset, Feature, Part, Scale, Split
 from r2et.data.embedded import DATASETS, load
 from r2et.data.frames import from_frame, read_csv
+from r2et.data.pictures import read_folder, read_picture
 
 __all__ = [
     "DATASETS",
+    "Collection",
     "Dataset",
     "Feature",
     "Part",
@@ -14,4 +17,6 @@ __all__ = [
     "from_frame",
     "load",
     "read_csv",
+    "read_folder",
+    "read_picture",
 ]

@@ -3,12 +3,15 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from r2et.randomness import stream
+
+if TYPE_CHECKING:
+    from r2et.data.collection import Collection
 
 Kind = Literal["numeric", "binary", "category"]
 Scaling = Literal["minmax", "standard"]
@@ -77,8 +80,18 @@ class Split:
     valid: Part
     test: Part
     scale: Scale
-    dataset: "Dataset"
+    dataset: "Dataset | Collection"
     seed: int
+
+    @property
+    def table(self) -> "Dataset":
+        """The data set, where it is a table; refused for pictures and networks."""
+        if not isinstance(self.dataset, Dataset):
+            raise ValueError(
+                f"this takes a table of named columns, but {self.dataset.name} holds pictures or "
+                "networks: leave it out for them."
+            )
+        return self.dataset
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,14 +1,16 @@
-"""The data sets that travel with the package: adult, bank, compas."""
+"""All data sets by name, and the tables that travel with the package: adult, bank, compas."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
+from pathlib import Path
+from typing import Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from r2et.data.collection import Collection
 from r2et.data.dataset import (
     Column,
     Dataset,
@@ -17,6 +19,9 @@ from r2et.data.dataset import (
     category_columns,
     numeric_columns,
 )
+from r2et.data.networks import NETWORKS
+from r2et.data.pictures import PICTURES
+from r2et.data.roots import data_root
 from r2et.naming import nearest
 
 
@@ -167,15 +172,29 @@ def read(name: str) -> Dataset:
     )
 
 
-def load(name: str) -> Dataset:
-    """The data set of that name, as listed in `DATASETS`."""
+@overload
+def load(name: Literal["adult", "bank", "compas"], root: str | Path | None = None) -> Dataset: ...
+
+
+@overload
+def load(name: str, root: str | Path | None = None) -> Dataset | Collection: ...
+
+
+def load(name: str, root: str | Path | None = None) -> Dataset | Collection:
+    """The data set of that name, as listed in `DATASETS`.
+
+    What does not travel with the package is read from the folder `root`, else from the one that the
+    environment variable R2ET_DATA names.
+    """
     if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}: {nearest(name, DATASETS)}")
-    return DATASETS[name]()
+    return DATASETS[name](data_root(root))
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {
-    "adult": partial(read, "adult"),
-    "bank": partial(read, "bank"),
-    "compas": partial(read, "compas"),
+DATASETS: dict[str, Callable[[Path | None], Dataset | Collection]] = {
+    "adult": lambda root: read("adult"),
+    "bank": lambda root: read("bank"),
+    "compas": lambda root: read("compas"),
+    **PICTURES,
+    **NETWORKS,
 }

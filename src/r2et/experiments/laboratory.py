@@ -30,7 +30,7 @@ from r2et.attacks.complexity import estimated_constants, iteration_bound
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
 from r2et.audit.loading import briefly, made
-from r2et.data import Dataset, Split
+from r2et.data import Collection, Dataset, Split
 from r2et.evaluation import applicant, changes, reasons
 from r2et.experiments.recipes import load_recipe
 from r2et.experiments.runs import fitted
@@ -180,7 +180,7 @@ def _quantile(values: Tensor, at: float) -> Tensor:
 
 
 def given_model(
-    dataset: Dataset, model: str | None, weights: Path | None, seed: int
+    dataset: Dataset | Collection, model: str | None, weights: Path | None, seed: int
 ) -> tuple[nn.Module, Split]:
     """The model to attack and the split whose test part it has not seen.
 
@@ -217,7 +217,7 @@ def given_model(
     return found, dataset.split(int(recipe_of.get("seed", seed)))
 
 
-def check_request(settings: LabSettings, dataset: Dataset) -> None:
+def check_request(settings: LabSettings, dataset: Dataset | Collection) -> None:
     """Refuse what cannot be attacked so, before any time is spent on a model."""
     check_k(settings.k, dataset.n)
     split = dataset.split(settings.seed)
@@ -466,5 +466,5 @@ def _named(split: Split, x: Tensor) -> dict[str, float]:
     """A model input in original units, by the names of its columns."""
     values = split.scale.undo(x.cpu()).tolist()
     return {
-        feature.name: value for feature, value in zip(split.dataset.features, values, strict=True)
+        feature.name: value for feature, value in zip(split.table.features, values, strict=True)
     }

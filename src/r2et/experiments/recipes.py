@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import resources
@@ -17,7 +17,7 @@ import torch
 
 from r2et.attacks import Budget, Effort
 from r2et.evaluation import EVALUATED, EvaluationSettings
-from r2et.explainers import EXPLAINERS, Explainer
+from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.naming import check_settings, nearest
 from r2et.objectives import METHODS
@@ -27,6 +27,21 @@ from r2et.training import FitSettings
 T = TypeVar("T")
 
 VANILLA = "vanilla"
+LATER = {
+    "network",
+    "augment",
+    "norm",
+    "handler",
+    "singles",
+    "noise",
+    "probes",
+    "shares",
+    "manipulated",
+    "dtype",
+    "trained",
+    "even",
+    "itself",
+}
 SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
 
 
@@ -74,6 +89,25 @@ class MethodPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkPlan:
+    """An entry of MODELS and its settings, besides those that the data decide."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a network that does not exist or does not take these settings."""
+        if self.name not in MODELS:
+            raise ValueError(f"unknown network {self.name!r}: {nearest(self.name, MODELS)}")
+        offered = inspect.signature(MODELS[self.name]).parameters
+        for key in self.settings:
+            if key not in offered:
+                raise ValueError(
+                    f"the network {self.name!r} has no setting {key!r}: {nearest(key, offered)}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplainerPlan:
     """What is attacked and measured on test data: an entry of EXPLAINERS and its settings."""
 
@@ -82,9 +116,10 @@ class ExplainerPlan:
 
     def __post_init__(self) -> None:
         """Refuse an explainer that does not exist or does not take these settings."""
-        if self.name not in EXPLAINERS:
-            raise ValueError(f"unknown explainer {self.name!r}: {nearest(self.name, EXPLAINERS)}")
-        offered = _numbers_and_texts(EXPLAINERS[self.name])
+        known = {**EXPLAINERS, **CONCEPTS}
+        if self.name not in known:
+            raise ValueError(f"unknown explainer {self.name!r}: {nearest(self.name, known)}")
+        offered = _numbers_and_texts(known[self.name])
         for key, value in self.settings.items():
             if key not in offered:
                 raise ValueError(
@@ -95,19 +130,28 @@ class ExplainerPlan:
                     f"the explainer {self.name!r}: {key!r} must be {_in_words(offered[key])}, "
                     f"got {value!r}."
                 )
+        if self.name in CONCEPTS:
+            if "layer" not in self.settings:
+                raise ValueError(f"the explainer {self.name!r} needs a layer: name one.")
+            return
         x = torch.zeros(1, 2)
         self.build()(MODELS["logistic"](2, generator=stream(0, "unused")), x, x[:, 0].long())
 
-    def build(self) -> Explainer:
-        """The explainer itself."""
+    def build(self, features: Sequence[int] | None = None) -> Explainer:
+        """The explainer itself, its scores those of `features`, one for each number, if given."""
+        if self.name in CONCEPTS:
+            return partial(CONCEPTS[self.name], **self.settings)
+        choices = dict(self.settings)
+        if features is not None:
+            choices["groups"] = tuple(features)
         explain = EXPLAINERS[self.name]
-        return partial(explain, **self.settings) if self.settings else explain
+        return partial(explain, **choices) if choices else explain
 
 
 def _numbers_and_texts(explain: Any) -> dict[str, type]:
     """The settings of an explainer that a recipe can name, and what each must be."""
     parameters = inspect.signature(explain).parameters.values()
-    found = {each.name: type(each.default) for each in parameters}
+    found = {each.name: str if each.name == "layer" else type(each.default) for each in parameters}
     return {name: kind for name, kind in found.items() if kind in (int, float, str)}
 
 
@@ -134,9 +178,13 @@ class Recipe:
     """An epoch takes at least so many steps: smaller tables get smaller batches."""
     hidden: tuple[int, ...] = (32,)
     activation: str = "leaky-relu"
+    network: NetworkPlan | None = None
+    """What pictures and networks are seen by; tables are seen by an MLP of `hidden` units."""
     fit: FitSettings = field(default_factory=FitSettings)
     explainer: ExplainerPlan = field(default_factory=ExplainerPlan)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    trained: ExplainerPlan | None = None
+    """What methods widen and keep, where that is not what is measured: pictures and networks."""
     methods: tuple[MethodPlan, ...] = ()
 
     def __post_init__(self) -> None:
@@ -175,6 +223,16 @@ class Recipe:
             del whole[name]
         for name in ("seed", "checkpoint_every"):
             del whole["fit"][name]
+        # Settings that came later do not change what earlier rows were made with.
+        for table, defaults in (
+            (whole, Recipe(name="", line="")),
+            (whole["fit"], FitSettings()),
+            (whole["evaluation"], EvaluationSettings()),
+            (whole["evaluation"]["strong"], Effort()),
+        ):
+            for name in LATER & table.keys():
+                if table[name] == getattr(defaults, name):
+                    del table[name]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -195,7 +253,11 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
     if "fit" in filled:
         filled["fit"] = settings_from(FitSettings, filled["fit"], f"[fit] of {where}")
     if "explainer" in filled:
-        filled["explainer"] = _explainer(filled["explainer"], where)
+        filled["explainer"] = _named(ExplainerPlan, filled["explainer"], where, default="grad")
+    if "trained" in filled:
+        filled["trained"] = _named(ExplainerPlan, filled["trained"], where, default="grad")
+    if "network" in filled:
+        filled["network"] = _named(NetworkPlan, filled["network"], where)
     if "evaluation" in filled:
         inner = filled["evaluation"]
         inner = dict(inner) if isinstance(inner, Mapping) else inner
@@ -227,14 +289,19 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
-def _explainer(table: Any, where: str) -> ExplainerPlan:
+Named = TypeVar("Named", ExplainerPlan, NetworkPlan)
+
+
+def _named(kind: type[Named], table: Any, where: str, default: str = "") -> Named:
+    """A plan of something by its name, all else in its table being settings."""
+    title = "explainer" if kind is ExplainerPlan else "network"
     if not isinstance(table, Mapping):
-        raise ValueError(f"[explainer] of {where} must be a table of settings, got {table!r}.")
+        raise ValueError(f"[{title}] of {where} must be a table of settings, got {table!r}.")
     rest = dict(table)
     try:
-        return ExplainerPlan(name=str(rest.pop("name", "grad")), settings=rest)
+        return kind(name=str(rest.pop("name", default)), settings=rest)
     except ValueError as problem:
-        raise ValueError(f"[explainer] of {where}: {problem}") from problem
+        raise ValueError(f"[{title}] of {where}: {problem}") from problem
 
 
 def _tables(listed: Any, where: str) -> list[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from r2et.data import Dataset
+from r2et.data import Collection, Dataset
 from r2et.data import load as load_embedded
 from r2et.experiments.figure_numbers import facing_of
 from r2et.experiments.laboratory import LabSettings, compared_handlers
@@ -92,7 +92,7 @@ def reproduce(
     jobs: int = 1,
     backend: str = "joblib",
     address: str | None = None,
-    load: Callable[[str], Dataset] = load_embedded,
+    load: Callable[[str], Dataset | Collection] = load_embedded,
     on_progress: OnProgress = lambda progress: None,
 ) -> list[Row]:
     """The rows that the targets are made of, after whatever is missing in `out` has been run.
@@ -104,9 +104,9 @@ def reproduce(
     if not any(wanted.values()):
         about = ", ".join(dict.fromkeys(name for each in targets for name in each.datasets))
         raise ValueError(f"{targets[0].name} is about {about}: ask for one of these with --only.")
-    known: dict[str, Dataset] = {}
+    known: dict[str, Dataset | Collection] = {}
 
-    def loaded(name: str) -> Dataset:
+    def loaded(name: str) -> Dataset | Collection:
         if name not in known:
             known[name] = load(name)
         return known[name]
@@ -178,7 +178,7 @@ def _parts(
     targets: Sequence[Target],
     wanted: Mapping[str, Sequence[str]],
     seeds: int | None,
-    load: Callable[[str], Dataset],
+    load: Callable[[str], Dataset | Collection],
 ) -> Iterator[Part]:
     """What the targets need, a part for each recipe and data set, each once."""
     needs: dict[tuple[str, str | None, str], set[str] | None] = {}
@@ -207,7 +207,7 @@ def _is_needed(method: str, methods: set[str] | None) -> bool:
     return methods is None or method == VANILLA or method in methods
 
 
-def _keys(dataset: Dataset, recipe: Recipe, seeds: int) -> Iterator[str]:
+def _keys(dataset: Dataset | Collection, recipe: Recipe, seeds: int) -> Iterator[str]:
     for seed in range(seeds):
         for plan in (MethodPlan(name=LINEAR), *recipe.methods):
             yield row_key(dataset, recipe, seed, plan)
@@ -249,7 +249,10 @@ def split_by(recipe: Recipe, setting: str) -> list[Recipe]:
 
 
 def handlers_row(
-    dataset: Dataset, recipe_name: str, out: Path, on_start: Callable[[], None] = lambda: None
+    dataset: Dataset | Collection,
+    recipe_name: str,
+    out: Path,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Row:
     """Every way to keep predictions, compared on a recipe's Vanilla model of the first seed: a row.
 
@@ -291,7 +294,7 @@ def handlers_row(
     return row
 
 
-def _itself(dataset: Dataset) -> Dataset:
+def _itself(dataset: Dataset | Collection) -> Dataset | Collection:
     return dataset
 
 

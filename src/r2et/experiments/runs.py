@@ -6,11 +6,12 @@ travel as bytes, so that it may run in another process or on another machine.
 
 import copy
 import hashlib
+import inspect
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -23,18 +24,26 @@ from torch import Tensor, nn
 
 from r2et import __version__
 from r2et.data import Dataset, Split
-from r2et.evaluation import build_attack, evaluate, rows_at_once
+from r2et.data.collection import Collection
+from r2et.derivatives import frozen_statistics
+from r2et.evaluation import DTYPES, build_attack, evaluate, rows_at_once, task_of
 from r2et.experiments.recipes import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
-from r2et.explainers import gradient, predicted
+from r2et.explainers import Explainer, gradient, predicted
 from r2et.grid import Trained, by_network, fit_grid, in_turn, stacked
+from r2et.inputs import Inputs, Joined, Piece
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
-from r2et.models.linear import fitted_logistic
+from r2et.models.building import build
+from r2et.models.linear import fitted_logistic, fitted_product
+from r2et.models.siamese import Siamese, fit_single_head
+from r2et.models.smoothing import with_softplus
 from r2et.objectives import METHODS, Method, MethodEntry
 from r2et.randomness import stream
 from r2et.training import Candidate, FitSettings, fit, keeps_ranking, load, save
 
 LINEAR = "linear"
+NUMBERS_AT_ONCE = 2**20
+PICTURE_PENALTY = 1.0  # with more numbers than items a regression has no optimum without one
 LABELS = {LINEAR: "Linear (control)", **{name: entry.label for name, entry in METHODS.items()}}
 NETWORKS: dict[str, Callable[[Dataset, Recipe], dict[str, Any]]] = {
     "mlp": lambda dataset, recipe: {
@@ -74,7 +83,7 @@ def code_digest() -> str:
 
 
 @lru_cache(maxsize=16)
-def data_digest(dataset: Dataset) -> str:
+def data_digest(dataset: Dataset | Collection) -> str:
     """The digest of a data set, computed once."""
     return dataset.digest
 
@@ -83,7 +92,7 @@ def data_digest(dataset: Dataset) -> str:
 class Work:
     """What a unit is about, and what a worker must agree on: the data and the source files."""
 
-    source: Callable[[], Dataset]
+    source: Callable[[], Dataset | Collection]
     data: str
     recipe: Recipe
     seed: int
@@ -138,32 +147,37 @@ def unpacked(content: bytes) -> nn.Module:
         return load(path)[0]
 
 
-def network_plan(dataset: Dataset, recipe: Recipe, method: str) -> dict[str, Any]:
+def network_plan(dataset: Dataset | Collection, recipe: Recipe, method: str) -> dict[str, Any]:
     """The entry of MODELS that a method trains, and its settings: enough to build it again."""
+    if isinstance(dataset, Collection):
+        return _collection_plan(dataset, recipe, method)
     name = METHODS[method].model
     sizes = {"inputs": dataset.n, "classes": len(dataset.classes)}
     return {"name": name, **sizes, **NETWORKS[name](dataset, recipe)}
 
 
-def plain_softplus(model: nn.Module) -> nn.Module:
-    """The same function with softplus layers of sharpness 1: one that its plan can name.
-
-    softplus(z; rho) = softplus(rho z; 1) / rho: what enters such a layer is multiplied by rho, and
-    what leaves it by 1 / rho in the weights of the next one.
-    """
-    same = copy.deepcopy(model)
-    if not isinstance(same, nn.Sequential):
-        return same
-    parts, before = list(same), 1.0
-    for part, follower in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, nn.Linear):
-            after = follower.beta if isinstance(follower, nn.Softplus) else 1.0
-            part.weight.data.mul_(after / before)
-            part.bias.data.mul_(after)
-            before = after
-        elif isinstance(part, nn.Softplus):
-            part.beta = 1.0
-    return same
+def _collection_plan(dataset: Collection, recipe: Recipe, method: str) -> dict[str, Any]:
+    """The plan of a network of pictures, of networks, or of pairs of them."""
+    if recipe.network is None:
+        raise ValueError(
+            f"recipe {recipe.name!r} does not say by which network {dataset.name} is seen: add a "
+            "[network] table with its name."
+        )
+    if METHODS[method].model != METHODS[VANILLA].model:
+        raise ValueError(
+            f"{LABELS[method]} trains a network of tables, and {dataset.name} is none: leave it "
+            "out."
+        )
+    offered = inspect.signature(MODELS[recipe.network.name]).parameters
+    known = {
+        "classes": len(dataset.item_classes),
+        "nodes": dataset.piece.shape[0],
+        "channels": dataset.piece.shape[0],
+        "inputs": dataset.piece.size,
+    }
+    told = {name: value for name, value in known.items() if name in offered}
+    pieces = {"pieces": [list(dataset.items.shape[1:])] * 2} if dataset.pairs else {}
+    return {"name": recipe.network.name, **told, **pieces, **recipe.network.settings}
 
 
 def rebuildable(
@@ -171,30 +185,26 @@ def rebuildable(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """A trained network and the plan by which it is built again, refused if there is none."""
     told = dict(plan)
-    if method.prepare is not None:
-        model, told["activation"] = plain_softplus(model), "softplus"
-    again = MODELS[told["name"]](**_shape(told), generator=stream(0, "unused")).to(x)
+    if isinstance(method.prepare, partial) and method.prepare.func is with_softplus:
+        told["softplus"] = method.prepare.keywords["rho"]
+    again = build(told, stream(0, "unused")).to(x)
     again.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        if not torch.equal(again(x), model(x)):
+    few = x[: max(1, NUMBERS_AT_ONCE // x[0].numel())]
+    with torch.no_grad(), frozen_statistics(model), frozen_statistics(again):
+        if not torch.equal(again(few), model(few)):
             raise ValueError(
                 f"a network prepared by its method cannot be built again from {told}, so that it "
-                "could not be kept: teach `plain_softplus` what the method changes."
+                "could not be kept: teach `rebuildable` what the method changes."
             )
     return model, told
 
 
 def network(split: Split, plan: Mapping[str, Any]) -> nn.Module:
     """An untrained network by its plan, its weights drawn for this data set and seed."""
-    generator = stream(split.seed, split.dataset.name, "init")
-    return MODELS[plan["name"]](**_shape(plan), generator=generator)
+    return build(plan, stream(split.seed, split.dataset.name, "init"))
 
 
-def _shape(plan: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in plan.items() if name != "name"}
-
-
-def unit_print(dataset: Dataset, recipe: Recipe, plan: MethodPlan) -> str:
+def unit_print(dataset: Dataset | Collection, recipe: Recipe, plan: MethodPlan) -> str:
     """A fingerprint of all that trains and judges the models of a unit.
 
     How the test part is measured does not change them. The whole grid does: networks trained
@@ -203,18 +213,21 @@ def unit_print(dataset: Dataset, recipe: Recipe, plan: MethodPlan) -> str:
     fitting, evaluation = asdict(recipe.fit), recipe.evaluation
     for name in ("seed", "checkpoint_every"):
         del fitting[name]
+    explained = asdict(recipe.trained or recipe.explainer)
     trains: list[Any] = [
         data_digest(dataset),
         network_plan(dataset, recipe, plan.name),
         fitting,
         recipe.least_steps,
         evaluation.k,
+        None if isinstance(dataset, Dataset) else explained,
     ]
     judges: list[Any] = [
         recipe.select_by,
         recipe.valid_examples,
         asdict(evaluation.er),
         evaluation.record_every,
+        [evaluation.norm, evaluation.handler, evaluation.singles],
     ]
     if recipe.select_by == "strong":
         judges.append(asdict(evaluation.strong))
@@ -228,7 +241,7 @@ def retrains(recipe: Recipe, method: str) -> bool:
     return recipe.schema == RETRAIN and method != VANILLA
 
 
-def row_key(dataset: Dataset, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
+def row_key(dataset: Dataset | Collection, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
     """What identifies a row: data, recipe, seed, method and the settings it was chosen from."""
     return fingerprint(data_digest(dataset), recipe.digest, seed, plan.name, plan.grid)
 
@@ -261,7 +274,10 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
     """
     split, recipe = work.split(), work.recipe
     shape = network_plan(split.dataset, recipe, plan.name)
-    found = trained(split, recipe, plan, vanilla)
+    found = [
+        replace(each, model=with_single_head(each.model, split))
+        for each in trained(split, recipe, plan, vanilla)
+    ]
     # Without an epoch that was accepted a retrained network is still Vanilla's.
     problems = [each.problem or (None if each.history else NOT_KEPT) for each in found]
     able = [
@@ -299,6 +315,28 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
     return outcomes
 
 
+def with_single_head(model: nn.Module, split: Split) -> nn.Module:
+    """A Siamese network that also tells the class of single items, others as they are."""
+    if not (isinstance(model, Joined) and isinstance(model.model, Siamese)):
+        return model
+    assert isinstance(split.dataset, Collection)
+    items, labels = split.dataset.training_items(split.seed)
+    return Joined(fit_single_head(model.model, items, labels), model.inputs)
+
+
+def linear_control(split: Split) -> nn.Module:
+    """The network without a bend that a stability figure must be seen beside."""
+    dataset, train = split.dataset, split.train
+    if isinstance(dataset, Dataset):
+        return fitted_logistic(train.x, train.y)
+    if not dataset.pairs:
+        flat = fitted_logistic(train.x.flatten(1), train.y, penalty=PICTURE_PENALTY)
+        return nn.Sequential(nn.Flatten(), *flat)
+    items, labels = dataset.training_items(split.seed)
+    product = fitted_product(items.flatten(1), labels, train.x, train.y, penalty=PICTURE_PENALTY)
+    return Joined(product, Inputs(pieces=(Piece(shape=(items[0].numel(),)),) * 2))
+
+
 def trained(
     split: Split, recipe: Recipe, plan: MethodPlan, vanilla: Outcome | None
 ) -> list[Trained]:
@@ -308,14 +346,20 @@ def trained(
     """
     begin = _scratch(split, recipe, plan) if vanilla is None else _retrain(split, recipe, vanilla)
     found: dict[int, Trained] = {}
-    for places in together(plan, recipe.evaluation.k):
+    apart = isinstance(split.dataset, Collection)
+    for places in together(plan, recipe.evaluation.k, apart):
         alike = [plan.grid[place] for place in places]
         found |= zip(places, begin.fit(METHODS[plan.name], alike, split), strict=True)
     return [found[place] for place in range(len(plan.grid))]
 
 
-def together(plan: MethodPlan, k: int) -> list[list[int]]:
-    """The places in a grid of settings that one computation trains, stack by stack."""
+def together(plan: MethodPlan, k: int, apart: bool = False) -> list[list[int]]:
+    """The places in a grid of settings that one computation trains, stack by stack.
+
+    Networks of other layers than linear ones are trained `apart`.
+    """
+    if apart:
+        return [[place] for place in range(len(plan.grid))]
     entry = METHODS[plan.name]
     stacks: dict[str, list[int]] = {}
     for place, settings in enumerate(plan.grid):
@@ -333,11 +377,14 @@ class Beginning:
     network: nn.Module
     settings: FitSettings
     k: int
+    explain: Explainer | None = None
     vanilla: nn.Module | None = None
     accept: Callable[[nn.Module], bool] | None = None
 
     def method(self, entry: MethodEntry, settings: Mapping[str, Any], networks: int = 1) -> Method:
         """The method, which keeps Vanilla's ranking where it can, for so many networks at once."""
+        if self.explain is not None and "explain" in inspect.signature(entry.build).parameters:
+            settings = {"explain": self.explain, **settings}
         if self.vanilla is None or not entry.ranks:
             return entry.build(k=self.k, **settings)
         reference = stacked([self.vanilla] * networks) if networks > 1 else self.vanilla
@@ -382,7 +429,23 @@ def _scratch(split: Split, recipe: Recipe, plan: MethodPlan) -> Beginning:
         network=network(split, network_plan(split.dataset, recipe, plan.name)),
         settings=fit_settings(split, recipe),
         k=recipe.evaluation.k,
+        explain=trained_explanation(split.dataset, recipe),
     )
+
+
+def trained_explanation(dataset: Dataset | Collection, recipe: Recipe) -> Explainer | None:
+    """What methods widen and keep: of tables the absolute gradient, which they take by themselves.
+
+    Of pictures and networks what is measured, unless the recipe says otherwise.
+    """
+    if isinstance(dataset, Dataset):
+        return None
+    return (recipe.trained or recipe.explainer).build(dataset.explained)
+
+
+def measured_explanation(dataset: Dataset | Collection, recipe: Recipe) -> Explainer:
+    """What is attacked and measured."""
+    return recipe.explainer.build(None if isinstance(dataset, Dataset) else dataset.explained)
 
 
 def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
@@ -393,12 +456,13 @@ def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
         network=start,
         settings=replace(fit_settings(split, recipe), epochs=recipe.retrain_epochs),
         k=recipe.evaluation.k,
+        explain=trained_explanation(split.dataset, recipe),
         vanilla=start,
         accept=keeps_ranking(
             start,
             split.valid,
             k=recipe.evaluation.k,
-            explain=gradient,
+            explain=trained_explanation(split.dataset, recipe) or gradient,
             least_precision=recipe.least_ranking,
             least_auc=vanilla.candidate.auc - recipe.gate,
         ),
@@ -408,16 +472,21 @@ def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
 def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tuple[float, float]]:
     """Validation AUC and validation P@k of each model, attacked as the recipe selects by.
 
-    In float64, on copies, the gradient explained; all models are attacked as one.
+    On copies, what is trained explained; models of tables are attacked as one.
     """
+    if isinstance(split.dataset, Collection) and len(models) > 1:
+        return [each for model in models for each in judged([model], split, recipe)]
     if not models:
         return []
     valid, count = split.valid, len(models)
-    alone = [copy.deepcopy(model).double().eval() for model in models]
-    scores = [auc(model, valid.x.double(), valid.y) for model in alone]
-    attack = build_attack(recipe.select_by, recipe.evaluation, seed=split.seed)
+    dtype = DTYPES[recipe.evaluation.dtype]
+    alone = [copy.deepcopy(model).to(dtype).eval() for model in models]
+    scores = [auc(model, valid.x.to(dtype), valid.y) for model in alone]
+    explain = trained_explanation(split.dataset, recipe) or gradient
+    task = task_of(split, recipe.evaluation, explain)
+    attack = build_attack(recipe.select_by, recipe.evaluation, task=task, seed=split.seed)
     stack = alone[0] if count == 1 else stacked(alone)
-    x = valid.x[: recipe.valid_examples].double()
+    x = valid.x[: recipe.valid_examples].to(dtype)
     # An attack splits what is too much for it; here, between examples and not between networks.
     at_once = max(1, rows_at_once(recipe.select_by, recipe.evaluation, x) // count)
     reached = []
@@ -430,7 +499,7 @@ def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tu
 
 
 def row_head(
-    dataset: Dataset,
+    dataset: Dataset | Collection,
     recipe: Recipe,
     seed: int,
     plan: MethodPlan,
@@ -473,10 +542,10 @@ def measure_unit(work: Work, head: Mapping[str, Any], model: bytes | None) -> di
     split, recipe = work.split(), work.recipe
     row = dict(head)
     if model is None:
-        measured = fitted_logistic(split.train.x, split.train.y)
+        measured = linear_control(split)
         ((score, precision),) = judged([measured], split, recipe)
         row["valid"] = asdict(Candidate(settings={}, auc=score, precision=precision))
     else:
         measured = unpacked(model)
-    explain = recipe.explainer.build()
+    explain = measured_explanation(split.dataset, recipe)
     return row | evaluate(measured, split, recipe.evaluation, explain=explain, seed=work.seed)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from r2et import ranking
 from r2et.explainers import Explainer, check_inputs
+from r2et.inputs import joined, packed
 from r2et.metrics import agreement, faithfulness, sensitivity, thickness
 
 __all__ = ["METRICS", "Case", "Metric"]
@@ -17,7 +18,8 @@ __all__ = ["METRICS", "Case", "Metric"]
 class Case:
     """Examples with their attacked forms and both saliencies: all that a metric may look at.
 
-    `sizes`, `baseline` and `groups` say what removing features means, as in `faithfulness`.
+    `sizes`, `baseline` and `groups` say what removing features means, as in `faithfulness`;
+    `probes`, from how many random directions the Hessian norm is estimated, exact without.
     """
 
     model: nn.Module
@@ -31,6 +33,7 @@ class Case:
     sizes: tuple[int, ...] | None = None
     baseline: float | Tensor = 0.0
     groups: tuple[int, ...] | None = None
+    probes: int | None = None
 
     @classmethod
     def of(
@@ -45,11 +48,13 @@ class Case:
         sizes: tuple[int, ...] | None = None,
         baseline: float | Tensor = 0.0,
         groups: tuple[int, ...] | None = None,
+        probes: int | None = None,
     ) -> Self:
         """A case whose saliencies `before` and `after` (B, n) are computed here, once.
 
         `y` is the class that the model predicts for the clean x; both saliencies explain it.
         """
+        model, x, attacked = joined(model, x), packed(x), packed(attacked)
         if attacked.shape != x.shape:
             raise ValueError(
                 f"x and its attacked form must have one shape, got {tuple(x.shape)} and "
@@ -72,6 +77,7 @@ class Case:
             sizes=sizes,
             baseline=baseline,
             groups=groups,
+            probes=probes,
         )
 
 
@@ -94,7 +100,13 @@ def _sen(case: Case) -> Tensor:
 
 def _dffot(case: Case) -> Tensor:
     return faithfulness.dffot(
-        case.model, case.x, case.y, case.before, baseline=case.baseline, groups=case.groups
+        case.model,
+        case.x,
+        case.y,
+        case.before,
+        baseline=case.baseline,
+        sizes=case.sizes,
+        groups=case.groups,
     )
 
 
@@ -123,7 +135,7 @@ def _suff(case: Case) -> Tensor:
 
 
 def _hessian_norm(case: Case) -> Tensor:
-    return sensitivity.curvature(case.model, case.x, case.y, case.explain)
+    return sensitivity.curvature(case.model, case.x, case.y, case.explain, probes=case.probes)
 
 
 def _thickness(case: Case) -> Tensor:

@@ -14,6 +14,7 @@ from r2et.explainers import check_inputs
 from r2et.ranking import order
 
 ROWS_AT_ONCE = 1024
+NEVER = 2**62  # the rank of what is not explained
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -44,7 +45,7 @@ def dffot(
     DFFOT = min_k k/n with argmax f(x) != argmax f(x without its top k), and 1 where no removal
     does it. The minimum is over k = 1..n; over fewer `sizes` the result can only be larger.
     `saliency` is (B, n); where several input numbers make one feature, `groups` names the feature
-    of each number of a flattened example.
+    of each number of a flattened example, -1 for those that are not explained and never removed.
     """
     place = _places(model, x, y, saliency, groups, rows_at_once)
     n = saliency.shape[1]
@@ -121,12 +122,13 @@ def _mean_change(
     means = [x.new_zeros(0)]
     for rows in torch.arange(len(x), device=x.device).split(rows_at_once):
         part, labels, ranks = x[rows], y[rows], place[rows]
+        counted = ranks < NEVER
         nothing = torch.zeros_like(ranks, dtype=torch.bool)[None]
         whole = _confidence(_logits(model, part, nothing, baseline), labels)
         total = torch.zeros_like(whole[0])
         for now in sizes.split(together):
             in_top = ranks < now[:, None, None]
-            removed = ~in_top if keep_top else in_top
+            removed = counted & ~in_top if keep_top else in_top
             left = _confidence(_logits(model, part, removed, baseline), labels)
             total += (whole - left).abs().sum(0)
         means.append(total / len(sizes))
@@ -141,7 +143,7 @@ def _places(
     groups: Sequence[int] | None,
     rows_at_once: int,
 ) -> Tensor:
-    """Rank, from 0, of the feature each input number belongs to: (B, d)."""
+    """Rank, from 0, of the feature each input number belongs to, `NEVER` if to none: (B, d)."""
     check_inputs(model, x, y)
     d = x.flatten(1).shape[1]
     n = saliency.shape[-1]
@@ -158,12 +160,12 @@ def _places(
     if groups is None:
         return place
     index = torch.as_tensor(groups, device=x.device)
-    if index.shape != (d,) or not 0 <= int(index.min()) <= int(index.max()) < n:
+    if index.shape != (d,) or not -1 <= int(index.min()) <= int(index.max()) < n:
         raise ValueError(
-            f"groups must name a feature 0..{n - 1} for each of {d} input numbers, got "
+            f"groups must name a feature 0..{n - 1}, or -1, for each of {d} input numbers, got "
             f"{len(groups)} numbers."
         )
-    return place[:, index]
+    return place[:, index].masked_fill(index < 0, NEVER)
 
 
 def _sizes(sizes: Sequence[int] | None, n: int) -> Tensor:

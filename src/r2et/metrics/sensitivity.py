@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics, hessian_norm
+from r2et.derivatives import estimated_hessian_norm, frozen_statistics, hessian_norm
 from r2et.explainers import Explainer, check_inputs, predicted
 from r2et.metrics.thickness import explained
+from r2et.randomness import noise_like, stream
 
 NUMBERS_AT_ONCE = 2**23
 
@@ -31,21 +32,31 @@ def curvature(
     y: Tensor,
     explain: Explainer,
     *,
+    probes: int | None = None,
+    seed: int = 0,
     numbers_at_once: int = NUMBERS_AT_ONCE,
 ) -> Tensor:
     """Frobenius norm of the derivative of the explanation, for Grad the Hessian norm: (B,).
 
-    Exact, one backward pass for each feature. As many examples are taken together as keep their
-    derivatives (B, n, d) within `numbers_at_once` numbers.
+    Exact, one backward pass for each feature; or estimated from as many backward passes as there
+    are `probes`, whose random directions all examples share. As many examples are taken together
+    as keep their derivatives (B, n, d) within `numbers_at_once` numbers.
     """
     check_inputs(model, x, y)
     if not len(x):
         return x.new_zeros(0)
     n = explained(model, explain, x[:1], y[:1]).shape[-1]
-    together = max(1, numbers_at_once // (n * x[0].numel()))
+    passes = n if probes is None else min(probes, n)
+    together = max(1, numbers_at_once // (passes * x[0].numel()))
 
     def norm(part: Tensor, labels: Tensor) -> Tensor:
-        return hessian_norm(lambda points: explain(model, points, labels), part)
+        def field(points: Tensor) -> Tensor:
+            return explain(model, points, labels)
+
+        if passes == n:
+            return hessian_norm(field, part)
+        drawn = noise_like(x.new_empty(n), stream(seed, "hessian probes"), copies=passes)
+        return estimated_hessian_norm(field, part, drawn)
 
     with torch.no_grad(), frozen_statistics(model):
         parts = zip(x.split(together), y.split(together), strict=True)

@@ -18,6 +18,7 @@ from r2et.metrics.agreement import pearson, spearman
 Values = Tensor | Sequence[float] | NDArray[np.floating]
 
 ROWS_AT_ONCE = 4096
+NUMBERS_AT_ONCE = 2**21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,9 @@ def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS
         raise ValueError(
             f"an AUC takes examples of at least two classes, got labels {found} only: add others."
         )
+    together = min(rows_at_once, max(1, NUMBERS_AT_ONCE // max(1, x[0].numel())))
     with torch.no_grad(), frozen_statistics(model):
-        logits = torch.cat([model(part) for part in x.split(rows_at_once)]).double()
+        logits = torch.cat([model(part) for part in x.split(together)]).double()
     if not torch.isfinite(logits).all():
         raise ValueError("the model returned NaN or infinite logits: check its weights.")
 

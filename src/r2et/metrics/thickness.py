@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from r2et.derivatives import frozen_statistics, jacobian
 from r2et.explainers import Explainer, check_inputs
+from r2et.inputs import joined, packed
 from r2et.randomness import in_ball, noise_like
 from r2et.ranking import check_k, facing_count, lead, order
 
@@ -160,6 +161,7 @@ def thickness(
     `points` points. Memory grows with max(rows_at_once, B) times n, whatever S, `points` and k.
     """
     _check_variant(variant, pairs)
+    model, x = joined(model, x), packed(x)
     check_inputs(model, x, y)
     ranking = order(explained(model, explain, x, y))
     n = ranking.shape[-1]

@@ -6,6 +6,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from r2et.models.gcn import DenseGCN, GCNEmbedding, NodeFeatures, Normalise
+from r2et.models.resnet import Norm, ResNet, Stem
+from r2et.models.siamese import Siamese, picture_embedding
 from r2et.models.structured import OneFeatureUnits, Structured, undrawn
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -66,14 +69,113 @@ def structured(
     return network
 
 
-def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:
-    """Weights and biases uniform in +-1/sqrt(inputs), as torch draws them, from our own stream.
+def siamese_cnn(
+    classes: int = 2, *, activation: str = "relu", generator: torch.Generator
+) -> Siamese:
+    """A Siamese network of digits (B, 1, 28, 28) of `classes` kinds, drawn."""
+    network = Siamese(picture_embedding(ACTIVATIONS[activation]), 10, classes)
+    _draw_weights(network, generator)
+    return network
 
-    Units of one feature in [0, 1] get slopes in +-2, so that their kinks fall among its values.
+
+def siamese_gcn(
+    nodes: int,
+    classes: int = 2,
+    *,
+    hidden: int = 256,
+    embedding: int = 128,
+    node_features: NodeFeatures = "identity",
+    normalise: Normalise = "clamped",
+    activation: str = "relu",
+    generator: torch.Generator,
+) -> Siamese:
+    """A Siamese network of symmetric matrices of `classes` kinds, (B, m(m-1)/2) each, drawn."""
+    embed = GCNEmbedding(
+        nodes,
+        hidden,
+        embedding,
+        node_features=node_features,
+        normalise=normalise,
+        activation=ACTIVATIONS[activation],
+    )
+    network = Siamese(embed, embedding, classes)
+    _draw_weights(network, generator)
+    return network
+
+
+def gcn(
+    nodes: int,
+    classes: int = 2,
+    *,
+    hidden: int = 256,
+    embedding: int = 128,
+    node_features: NodeFeatures = "identity",
+    normalise: Normalise = "clamped",
+    activation: str = "relu",
+    generator: torch.Generator,
+) -> nn.Sequential:
+    """A classifier of symmetric matrices, (B, m(m-1)/2), drawn: an embedding and a linear layer."""
+    embed = GCNEmbedding(
+        nodes,
+        hidden,
+        embedding,
+        node_features=node_features,
+        normalise=normalise,
+        activation=ACTIVATIONS[activation],
+    )
+    network = nn.Sequential(embed, undrawn(embedding, classes))
+    _draw_weights(network, generator)
+    return network
+
+
+def resnet18(
+    channels: int = 3,
+    classes: int = 10,
+    *,
+    width: int = 64,
+    blocks: Sequence[int] = (2, 2, 2, 2),
+    stem: Stem = "small",
+    norm: Norm = "batch",
+    penultimate: int | None = None,
+    mean: float | Sequence[float] = 0.5,
+    std: float | Sequence[float] = 0.25,
+    activation: str = "relu",
+    generator: torch.Generator,
+) -> ResNet:
+    """A `ResNet` of 18 layers unless `blocks` says otherwise, drawn."""
+    network = ResNet(
+        channels,
+        classes,
+        width=width,
+        blocks=blocks,
+        stem=stem,
+        norm=norm,
+        penultimate=penultimate,
+        mean=mean,
+        std=std,
+        activation=ACTIVATIONS[activation],
+    )
+    _draw_weights(network, generator)
+    return network
+
+
+def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:
+    """Weights and biases from our own stream, as the library each layer is of draws them.
+
+    Linear layers and convolutions uniform in +-1/sqrt(inputs), as torch; graph convolutions uniform
+    in +-sqrt(6 / (inputs + outputs)) without bias, as PyTorch Geometric; convolutions of a ResNet
+    normal of variance 2 / outputs, without bias, as torchvision. Units of one feature in [0, 1] get
+    slopes in +-2, so that their kinks fall among its values. Batch normalisation needs no draw.
     """
     for layer in network.modules():
-        if isinstance(layer, nn.Linear):
-            bounds = {"weight": layer.in_features**-0.5, "bias": layer.in_features**-0.5}
+        if isinstance(layer, nn.Conv2d) and isinstance(network, ResNet):
+            _draw_normal(layer, generator)
+            continue
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            inputs = layer.weight[0].numel()
+            bounds = {"weight": inputs**-0.5, "bias": inputs**-0.5}
+        elif isinstance(layer, DenseGCN):
+            bounds = {"weight": (6 / sum(layer.weight.shape)) ** 0.5, "bias": 0.0}
         elif isinstance(layer, OneFeatureUnits):
             bounds = {"weight": 2.0, "bias": 1.0}
         else:
@@ -84,8 +186,21 @@ def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:
             values.data.copy_(drawn)
 
 
+def _draw_normal(layer: nn.Conv2d, generator: torch.Generator) -> None:
+    """Weights that keep the size of signals on their way back through (Leaky)ReLUs; no bias."""
+    outputs = layer.out_channels * layer.weight[0, 0].numel()
+    drawn = torch.randn(layer.weight.shape, generator=generator) * (2 / outputs) ** 0.5
+    layer.weight.data.copy_(drawn)
+    if layer.bias is not None:
+        layer.bias.data.zero_()
+
+
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "logistic": logistic,
     "structured": structured,
+    "siamese-cnn": siamese_cnn,
+    "siamese-gcn": siamese_gcn,
+    "gcn": gcn,
+    "resnet18": resnet18,
 }

@@ -9,7 +9,7 @@ from r2et.models import logistic
 from r2et.randomness import stream
 
 
-def fitted_logistic(x: Tensor, y: Tensor) -> nn.Module:
+def fitted_logistic(x: Tensor, y: Tensor, *, penalty: float = 1e-4) -> nn.Sequential:
     """A logistic regression at its optimum, as a network with one logit for each class.
 
     Of two classes its gradient points the same way everywhere, so its top k cannot be moved: a
@@ -19,15 +19,57 @@ def fitted_logistic(x: Tensor, y: Tensor) -> nn.Module:
     classes = int(y.max()) + 1
     if len(missing := set(range(classes)) - set(y.tolist())):
         raise ValueError(f"y must hold every class 0..{classes - 1}, but has no {sorted(missing)}.")
-    control = LogisticRegression(C=1e4, max_iter=2000, tol=1e-6)
+    control = LogisticRegression(C=1 / penalty, max_iter=2000, tol=1e-6)
     control.fit(x.double().cpu().numpy(), y.cpu().numpy())
     network = logistic(x.shape[1], classes, generator=stream(0, "unused"))
     weights, biases = np.asarray(control.coef_), np.asarray(control.intercept_)
     if classes == 2:
         weights = np.concatenate([-weights / 2, weights / 2])
         biases = np.concatenate([-biases / 2, biases / 2])
-    layer = next(part for part in network.modules() if isinstance(part, nn.Linear))
+    layer = _layer_of(network)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weights))
         layer.bias.copy_(torch.from_numpy(biases))
     return network
+
+
+class Product(nn.Module):
+    """Whether two items are of one class, by the product of their linear log-odds: (B, 2).
+
+    The control of pairs. Of the gradient by an item only the length depends on the other item, and
+    no change of either turns its direction.
+    """
+
+    def __init__(self, score: nn.Linear, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.score, self.classifier = score, classifier
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Logits of "another class" and of "the same class": (B, 2)."""
+        logits: Tensor = self.classifier(self.score(a.flatten(1)) * self.score(b.flatten(1)))
+        return logits
+
+
+def fitted_product(
+    items: Tensor, labels: Tensor, pairs: Tensor, same: Tensor, *, penalty: float
+) -> Product:
+    """The control of pairs of two classes: a logistic regression of items, then one of products.
+
+    `items` (M, d) and their `labels`, packed `pairs` (B, 2 d) and whether they are the `same` (B,).
+    """
+    if int(labels.max()) != 1:
+        raise ValueError(
+            f"the control of pairs is for items of two classes, got {int(labels.max()) + 1}."
+        )
+    both = _layer_of(fitted_logistic(items, labels, penalty=penalty))
+    score = nn.Linear(items.shape[1], 1).to(items)
+    with torch.no_grad():
+        score.weight.copy_(both.weight[1:] - both.weight[:1])
+        score.bias.copy_(both.bias[1:] - both.bias[:1])
+        first, second = pairs.chunk(2, dim=1)
+        classifier = fitted_logistic(score(first) * score(second), same)
+    return Product(score, _layer_of(classifier))
+
+
+def _layer_of(regression: nn.Module) -> nn.Linear:
+    return next(part for part in regression.modules() if isinstance(part, nn.Linear))

@@ -18,10 +18,10 @@ from r2et.derivatives import (
     root,
     spectral_norm,
 )
-from r2et.explainers import log_odds
+from r2et.explainers import Explainer, log_odds
 from r2et.metrics.thickness import on_segment
 from r2et.models.smoothing import with_softplus
-from r2et.objectives.family import estimated_bend, ranking_by, saliency_at
+from r2et.objectives.family import Bend, estimated_bend, ranking_by, saliency_at
 from r2et.objectives.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.objectives.method import Draw, Look, Method, Penalty
 from r2et.ranking import facing_count, order
@@ -47,10 +47,20 @@ def softplus(*, k: int, rho: float = 0.5) -> Method:
     return Method(prepare=partial(with_softplus, rho=rho))
 
 
-def estimated_hessian(*, k: int, curvature: float = 0.1, kappa: float = 0.5) -> Method:
-    """Est-H: L_cls + lambda ||H(x)||, lambda = `curvature`, the norm by a finite difference."""
+def estimated_hessian(
+    *,
+    k: int,
+    curvature: float = 0.1,
+    kappa: float = 0.5,
+    bend: Bend = "gradient",
+    explain: Explainer | None = None,
+) -> Method:
+    """Est-H: L_cls + lambda ||H(x)||, lambda = `curvature`, the norm by a finite difference.
+
+    H is the derivative of the gradient, or of the explanation, as `bend` says.
+    """
     _check("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa)
-    return _penalised("curvature", curvature, estimated_bend(kappa))
+    return _penalised("curvature", curvature, estimated_bend(kappa, explain, bend))
 
 
 def exact_hessian(*, k: int, curvature: float = 0.1) -> Method:
@@ -69,7 +79,12 @@ def spectral(*, k: int, curvature: float = 0.1, steps: int = 8) -> Method:
 
 
 def adversarial(
-    *, k: int, radius: float = 1.0, steps: int = 1, reference: nn.Module | None = None
+    *,
+    k: int,
+    radius: float = 1.0,
+    steps: int = 1,
+    explain: Explainer | None = None,
+    reference: nn.Module | None = None,
 ) -> Method:
     """AT: L_cls at x + delta*, where delta* lowers the lead of the clean top k the most.
 
@@ -79,13 +94,14 @@ def adversarial(
     prediction need not be kept, and delta* is a constant in the gradient.
     """
     _check("AT", positive=("steps",), radius=radius, steps=steps)
-    ranking = ranking_by(reference)
+    explained = explain or saliency_at
+    ranking = ranking_by(reference, explained)
 
     def attacked(look: Look) -> Tensor:
         x, ball = look.x.detach(), Ball(radius=radius)
         goal = ranking_goal(ranking(look, None), k)
         return projected_descent(
-            lambda at: goal(saliency_at(look.model, at, look.y)),
+            lambda at: goal(explained(look.model, at, look.y)),
             x,
             start=ball.project(_in_ball(x, radius, look.draw), x),
             threat=ball,
@@ -140,6 +156,7 @@ def thick(
     pairs: Pairs = "all",
     gap: Gap = "plain",
     facing: int | None = None,
+    explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
     """Thickness: L_cls - lambda Theta  (Eq. 4), lambda = `thickness`, what R2ET stands in for.
@@ -157,13 +174,14 @@ def thick(
         radius=radius,
     )
     check_choices(pairs, gap)
-    ranking = ranking_by(reference)
+    explained = explain or saliency_at
+    ranking = ranking_by(reference, explained)
 
     def thinness(look: Look) -> Tensor:
         x, kept = look.x.detach(), ranking(look, None)
         gaps = [
             mean_gap(
-                saliency_at(look.model, point, look.y), kept, k, pairs=pairs, gap=gap, facing=facing
+                explained(look.model, point, look.y), kept, k, pairs=pairs, gap=gap, facing=facing
             )
             for _ in range(samples)
             for point in on_segment(x, _in_ball(x, radius, look.draw), points)

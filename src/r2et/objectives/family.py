@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -36,15 +37,39 @@ def ranking_by(
     return ranking
 
 
-def estimated_bend(kappa: float) -> Penalty:
-    """The curvature of the score by a finite difference of length `kappa`, as a penalty."""
+Bend = Literal["gradient", "explanation"]
 
-    def bend(look: Look) -> Tensor:
+
+def estimated_bend(
+    kappa: float, explain: Explainer | None = None, bend: Bend = "gradient"
+) -> Penalty:
+    """The curvature of the score by a finite difference of length `kappa`, as a penalty.
+
+    That of the gradient or, for explanations that are none, of what is explained; in both cases
+    along the signs of the gradient.
+    """
+
+    def of_gradient(look: Look) -> Tensor:
         return estimated_curvature(
             lambda at: slope(look.model, at, look.y), look.x, look.slope, kappa
         )
 
-    return bend
+    def of_explanation(look: Look) -> Tensor:
+        assert explain is not None
+        return estimated_curvature(
+            lambda at: Look(look.model, at).saliency(explain),
+            look.x,
+            look.saliency(explain),
+            kappa,
+            along=look.slope,
+        )
+
+    if bend not in get_args(Bend) or (bend == "explanation" and explain is None):
+        raise ValueError(
+            f"the curvature is that of one of {get_args(Bend)}, the latter with a given explainer, "
+            f"got {bend!r}."
+        )
+    return of_gradient if bend == "gradient" else of_explanation
 
 
 def r2et(
@@ -56,6 +81,7 @@ def r2et(
     gap: Gap = "plain",
     facing: int | None = None,
     kappa: float = 0.5,
+    bend: Bend = "gradient",
     explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
@@ -65,7 +91,7 @@ def r2et(
     lambda2 = `curvature`, the norm estimated by a finite difference of length `kappa`. Mean, not
     sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
     model at this step or that of `reference`. `explain` is the explanation widened, the absolute
-    gradient unless given; the curvature is that of the gradient in any case.
+    gradient unless given; the curvature is that of the gradient, or of what `bend` says.
     """
     check_choices(pairs, gap)
     if min(thickness, curvature) < 0 or kappa <= 0:
@@ -76,9 +102,7 @@ def r2et(
     ranking = ranking_by(reference, explain or saliency_at)
 
     def thinness(look: Look) -> Tensor:
-        saliency = (
-            look.slope.flatten(1).abs() if explain is None else explain(look.model, look.x, look.y)
-        )
+        saliency = look.saliency(explain)
         kept = ranking(look, saliency)
         return -mean_gap(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
 
@@ -86,5 +110,5 @@ def r2et(
     if thickness:
         penalties.append(("thinness", thickness, thinness))
     if curvature:
-        penalties.append(("curvature", curvature, estimated_bend(kappa)))
+        penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend)))
     return Method(penalties=tuple(penalties))

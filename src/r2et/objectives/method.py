@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.derivatives import frozen_statistics
-from r2et.explainers import check_logits, slope_of
+from r2et.explainers import Explainer, check_logits, from_slope, slope_of
+from r2et.inputs import Joined, packed
 
 Draw = Callable[[Tensor], Tensor]
 
@@ -51,6 +52,16 @@ class Look:
     def slope(self) -> Tensor:
         """Gradient of the predicted probability, differentiable: like x."""
         return slope_of(self.logits, self.x, self.y)
+
+    def saliency(self, explain: Explainer | None) -> Tensor:
+        """An explanation, the absolute gradient unless given; from the slope, if it can: (B, n)."""
+        if explain is None:
+            return self.slope.flatten(1).abs()
+        made = from_slope(explain)
+        if made is not None:
+            return made(self.slope, self.x)
+        with frozen_statistics(self.model):
+            return explain(self.model, self.x, self.y)
 
 
 Penalty = Callable[[Look], Tensor]
@@ -101,7 +112,12 @@ class Objective(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Loss:
         """The mean loss over a batch, or the mean by `weights` (B,), and its parts."""
-        parts = {name: _mean(part, weights) for name, part in self.parts_of(x, y).items()}
+        if not isinstance(x, Tensor) and not isinstance(self.model, Joined):
+            raise ValueError(
+                "an objective of examples that are several tensors needs a model that is joined: "
+                "give Joined(model, inputs)."
+            )
+        parts = {name: _mean(part, weights) for name, part in self.parts_of(packed(x), y).items()}
         total = parts[CLASSIFICATION]
         for name, weight, _ in self.method.penalties:
             total = total + weight * parts[name]
