@@ -68,7 +68,8 @@ def exactly_within(found: Tensor, x: Tensor, radius: float) -> bool:
 def tensors(found: Attacked) -> dict[str, Tensor]:
     """Everything in a result by name."""
     own = {each.name: getattr(found, each.name) for each in fields(Attacked)}
-    return {**own.pop("members"), **own}
+    found = {**own.pop("members"), **own}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def assert_same(one: Attacked, other: Attacked, atol: float = 0.0) -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import DropoutInForward, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.explainers import EXPLAINERS, Explainer
+from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
+from r2et.inputs import Inputs, Joined, Piece
 from r2et.models import structured
 from r2et.models.smoothing import softened
 from r2et.models.structured import Structured
@@ -39,6 +40,28 @@ def table_net(classes: int = 2) -> nn.Module:
     ).double()
 
 
+class Pair(nn.Module):
+    """A network of two tensors whose examples meet in batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = mixing_mlp(4, 4), tiny_mlp(4, 5, 2)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        hidden = self.first(a.flatten(1)) * b
+        logits: Tensor = self.second(hidden)
+        return logits
+
+
+def joined_pair() -> nn.Module:
+    return Joined(Pair(), Inputs(pieces=(Piece(shape=(1, 2, 2)), Piece(shape=(4,)))))
+
+
+def joined_matrices() -> nn.Module:
+    whole = nn.Sequential(nn.Flatten(), *tiny_mlp(16, 5, activation=nn.ReLU, seed=2)).double()
+    return Joined(whole, Inputs(pieces=(Piece(shape=(4, 4), symmetric=True),)))
+
+
 # Every network is in training mode, as a network is while it is being trained.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tanh": (tiny_mlp, (6,)),
@@ -51,6 +74,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dropout in its forward": (DropoutInForward, (6,)),
     "pictures": (conv_net, (1, 6, 6)),
     "pictures with batch norm and dropout": (mixing_conv, (1, 6, 6)),
+    "pairs with batch norm and dropout": (joined_pair, (8,)),
+    "symmetric matrices": (joined_matrices, (6,)),
 }
 
 
@@ -218,6 +243,48 @@ def test_single_precision_is_enough_for_the_same_explanation(explain: Explainer)
     double = explain(model, x, y)
     single = explain(model.float(), x.float(), y)
     torch.testing.assert_close(single.double(), double, rtol=1e-3, atol=1e-6)
+
+
+LAYERS = {
+    "tanh": ("1", 5),
+    "batch norm and dropout": ("3", 8),
+    "dropout in its forward": ("layers.1", 5),
+    "pictures": ("1", 3),
+    "pictures with batch norm and dropout": ("3", 3),
+    "pairs with batch norm and dropout": ("model.second.1", 5),
+    "symmetric matrices": ("model.1", 5),
+}
+
+
+@pytest.mark.parametrize("concept", CONCEPTS.values(), ids=CONCEPTS)
+@pytest.mark.parametrize("network", LAYERS)
+def test_neurons_keep_the_promises_of_features(
+    concept: Callable[..., Tensor], network: str
+) -> None:
+    layer, count = LAYERS[network]
+    explain = partial(concept, layer=layer)
+    for x_learns in (False, True):
+        model, x, y = case(network)
+        x = x.requires_grad_(x_learns)
+        before = caller_state(model, x, y)
+        found = explain(model, x, y)
+        assert same(before, caller_state(model, x, y))
+        torch.autograd.grad(found.sum(), list(model.parameters()), allow_unused=True)
+        assert same(before, caller_state(model, x, y))
+        assert found.shape == (3, count)
+        alone = [explain(model, x[i : i + 1], y[i : i + 1]) for i in range(3)]
+        torch.testing.assert_close(found, torch.cat(alone))
+        with torch.no_grad():
+            plain = explain(model, x, y)
+        assert not plain.requires_grad
+        assert torch.equal(plain, found.detach())
+        assert torch.equal(explain(model.eval(), x, y), found)
+    (slopes,) = torch.autograd.grad(explain(model, x, y)[0].sum(), x)
+    assert slopes[0].any()
+    assert not slopes[1:].any()
+    single = explain(model.float(), x.float(), y)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), found, rtol=1e-3, atol=1e-5)
 
 
 # --- training methods ---

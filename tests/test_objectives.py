@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from closed_form import Largest, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.explainers import gradient, integrated_gradients, predicted, slope
+from r2et.explainers import gradient, integrated_gradients, predicted, slope, smooth_grad
+from r2et.models import mlp
 from r2et.objectives import METHODS, Look, Method, Objective, mean_gap, r2et, unit_length
 from r2et.objectives.gaps import Gap, Pairs
+from r2et.randomness import stream
 from r2et.ranking import facing_count, top_k_mask
+from refusals import refusal
 
 ANY_NETWORK = [name for name, entry in METHODS.items() if entry.model == "mlp"]
 every_gap = pytest.mark.parametrize("gap", get_args(Gap))
@@ -553,3 +556,59 @@ def test_all_pairs_and_facing_pairs_agree_when_half_is_shown() -> None:
 def test_settings_without_a_meaning_are_refused_at_once(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"got .*"):
         r2et(k=2, **settings)
+
+
+# --- cheaper forms ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"gap": "normalised"},
+        {"pairs": "facing", "gap": "exponential"},
+        {"explain": partial(gradient, form="normalised", groups=(0, 0, 1, 2, 3, -1))},
+    ],
+    ids=["plain", "normalised", "facing", "grouped"],
+)
+def test_a_gap_along_its_direction_has_the_value_and_the_slope_of_the_gap(
+    choices: dict[str, Any],
+) -> None:
+    model = mlp(6, 2, hidden=(8,), activation="tanh", generator=stream(0, "along")).double()
+    x = torch.randn(5, 6, dtype=torch.float64, generator=stream(1, "along"))
+    y = torch.arange(5) % 2
+    found = []
+    for by in ("slope", "direction"):
+        loss = Objective(model, r2et(k=2, thickness=1.0, by=by, stride=1e-5, **choices))(x, y)
+        slopes = torch.autograd.grad(loss.total, list(model.parameters()))
+        found.append((loss.parts["thinness"], torch.cat([each.flatten() for each in slopes])))
+    torch.testing.assert_close(found[1][0], found[0][0])
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=1e-5)
+
+
+def test_a_share_of_the_batch_stands_for_its_curvature() -> None:
+    model = mlp(6, 2, hidden=(8,), activation="tanh", generator=stream(0, "share")).double()
+    x = torch.randn(8, 6, dtype=torch.float64, generator=stream(1, "share"))
+    y = torch.zeros(8, dtype=torch.long)
+    whole = Objective(model, METHODS["est-h"].build(k=2)).parts_of(x, y)["curvature"]
+    part = Objective(model, METHODS["est-h"].build(k=2, share=0.25)).parts_of(x, y)["curvature"]
+    torch.testing.assert_close(part[:2], 4 * whole[:2])
+    assert not part[2:].any()
+
+
+def test_cheaper_forms_that_are_none_are_refused() -> None:
+    assert "by one of ('slope', 'direction')" in refusal(lambda: r2et(k=2, by="jvp"))
+    assert "share of a batch" in refusal(lambda: r2et(k=2, curvature=0.1, share=0.0))
+    smooth = partial(smooth_grad, samples=2)
+    assert "made of the gradient" in refusal(lambda: r2et(k=2, by="direction", explain=smooth))
+
+
+def test_penalties_count_for_the_share_they_have_risen_to() -> None:
+    model = mlp(6, 2, hidden=(8,), generator=stream(0, "ramp")).double()
+    x, y = torch.randn(8, 6, dtype=torch.float64), torch.arange(8) % 2
+    objective = Objective(model, r2et(k=2, thickness=0.7))
+    parts = objective(x, y).parts
+    for share in (0.0, 0.25, 1.0):
+        total = objective(x, y, None, share).total.detach()
+        expected = parts["classification"] + share * 0.7 * parts["thinness"]
+        torch.testing.assert_close(total, expected)

@@ -326,6 +326,9 @@ def test_weights_come_from_the_stream_alone(name: str) -> None:
     once, again, other = (build(name, seed).state_dict() for seed in (0, 0, 1))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(value, again[key]) for key, value in once.items())
+    # Alike means the same from the start: what a cosine is multiplied by is not drawn.
+    assert once.pop("classifier.weight", torch.tensor([[-1.0], [1.0]])).tolist() == [[-1.0], [1.0]]
+    assert not once.pop("classifier.bias", torch.zeros(2)).any()
     zero = {key for key, value in once.items() if not value.any()}
     assert zero == {key for key in once if "bias" in key and ("first" in key or "second" in key)}
     assert not any(torch.equal(once[key], other[key]) for key in once.keys() - zero)

@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 from r2et.attacks import (
     Attacked,
     Budget,
+    Cube,
     Curve,
     Effort,
     applicant_threat,
@@ -13,17 +14,28 @@ from r2et.attacks import (
     mse_attack,
     strong_attack,
 )
-from r2et.audit import Audit, audit
+from r2et.audit import Audit, Items, audit
 from r2et.certification import Certificate, certify
-from r2et.data import Dataset, from_frame, load, read_csv
+from r2et.data import (
+    Collection,
+    Dataset,
+    from_frame,
+    load,
+    read_csv,
+    read_folder,
+    read_networks,
+    read_picture,
+)
 from r2et.estimator import StableClassifier
 from r2et.explainers import (
+    activations,
     gradient,
     input_x_gradient,
     integrated_gradients,
     predicted,
     smooth_grad,
 )
+from r2et.inputs import Inputs, Joined, Piece
 from r2et.metrics.thickness import thickness
 from r2et.objectives import Method, Objective, r2et
 from r2et.preflight import repair, validate
@@ -35,13 +47,20 @@ __all__ = [
     "Audit",
     "Budget",
     "Certificate",
+    "Collection",
+    "Cube",
     "Curve",
     "Dataset",
     "Effort",
     "FitSettings",
+    "Inputs",
+    "Items",
+    "Joined",
     "Method",
     "Objective",
+    "Piece",
     "StableClassifier",
+    "activations",
     "applicant_threat",
     "attack_curve",
     "audit",
@@ -58,6 +77,9 @@ __all__ = [
     "predicted",
     "r2et",
     "read_csv",
+    "read_folder",
+    "read_networks",
+    "read_picture",
     "repair",
     "smooth_grad",
     "strong_attack",

@@ -28,10 +28,20 @@ from rich.text import Text
 from r2et import __version__
 from r2et.attacks import ATTACKS, HANDLERS, Applicant, HandlerPoint, what_it_buys
 from r2et.attacks.comparison import TOLERABLE
-from r2et.audit import Audit, AuditSettings, DataSettings, audit, load_model, read_settings
+from r2et.audit import Audit, DataSettings, audit, load_model, read_settings, usual_settings
 from r2et.audit import Progress as Audited
 from r2et.audit.own import source_for
-from r2et.data import DATASETS, Collection, Dataset, Split, load, read_csv
+from r2et.data import (
+    DATASETS,
+    Collection,
+    Dataset,
+    Split,
+    load,
+    read_csv,
+    read_folder,
+    read_networks,
+)
+from r2et.data.roots import VARIABLE, MissingDataError
 from r2et.experiments.laboratory import (
     Findings,
     LabSettings,
@@ -42,7 +52,7 @@ from r2et.experiments.laboratory import (
     given_model,
 )
 from r2et.experiments.papers import Grid
-from r2et.experiments.recipes import load_recipe, recipe_names
+from r2et.experiments.recipes import load_recipe, recipe_for, recipe_names
 from r2et.experiments.reproduce import reproduce
 from r2et.experiments.sweeps import BACKENDS, OnProgress, run, sweep
 from r2et.experiments.sweeps import Progress as Done
@@ -104,21 +114,45 @@ def options(
         raise typer.Exit
 
 
+def _use_root(data_root: Path | None) -> Path | None:
+    """The folder given, which all that is loaded from now on is looked for in, workers included."""
+    if data_root is not None:
+        os.environ[VARIABLE] = str(data_root)
+    return data_root
+
+
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        callback=_use_root,
+        help="Folder of the data that do not travel with the package: pictures and networks. That "
+        f"of the environment variable {VARIABLE} unless given.",
+    ),
+]
+
+
 @app.command("run", rich_help_panel="Commands")
 def run_command(
     data: Annotated[
         str,
         typer.Argument(
-            help="adult, bank, compas, or the path of a CSV file of your own (with --target)."
+            help="A data set that `r2et list` names, or the path of your own: a CSV file (with "
+            "--target), a folder of pictures (one folder for each class), or brain networks "
+            "(.npz, .mat, .zip)."
         ),
     ] = "adult",
     recipe: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="converged (networks at full accuracy), paper (the regime of the published "
-            "numbers), or the path of a TOML file."
+            "numbers), or the path of a TOML file. Unless given, converged for tables, and for "
+            "others the one that is made for them."
         ),
-    ] = "converged",
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="For a folder of pictures: make all of them HEIGHTxWIDTH, as 64x64."),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(min=1, help="How many random splits; the recipe's own number unless given."),
@@ -156,6 +190,7 @@ def run_command(
     k: Annotated[
         int | None, typer.Option("-k", help="How many top features are shown and defended.")
     ] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Train, attack, measure and report on one data set.
 
@@ -173,7 +208,8 @@ def run_command(
 
         r2et run loans.csv --target default --drop customer_id -k 5 --json
     """
-    plan, dataset = load_recipe(recipe, data), _data(data, target, drop or (), category or ())
+    dataset = _data(data, target, drop or (), category or (), size)
+    plan = load_recipe(recipe or recipe_for(dataset), dataset.name)
     if k is not None:
         plan = dataclasses.replace(plan, evaluation=dataclasses.replace(plan.evaluation, k=k))
     check_k(plan.evaluation.k, dataset.n)
@@ -250,6 +286,7 @@ def sweep_command(
     address: Annotated[
         str | None, typer.Option(help="For dask: where the scheduler is, tcp://HOST:PORT.")
     ] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Train, attack and measure over all data sets, seeds and methods of a recipe.
 
@@ -331,6 +368,7 @@ def reproduce_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print plain values as JSON on standard output only.")
     ] = False,
+    data_root: DataRoot = None,
 ) -> None:
     """Make a table or figure of the papers, the published number beside ours.
 
@@ -368,6 +406,9 @@ def reproduce_command(
                 backend=backend,
                 address=address,
                 on_progress=show,
+                on_missing=lambda problem: errors.print(
+                    Text(f"r2et: left out, {problem}"), soft_wrap=True
+                ),
             )
     if docs is not None:
         keep_rows(rows, docs.with_suffix(""))
@@ -573,6 +614,7 @@ def attack_command(
         list[str] | None,
         typer.Option(help="For a CSV file: a column of numbers that are categories; repeat."),
     ] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Attack the explanations of one model and print P@k at several radii.
 
@@ -805,7 +847,10 @@ def _show_handlers(
 def audit_command(
     data: Annotated[
         str,
-        typer.Argument(help="The path of a CSV file with the decisions, or adult, bank, compas."),
+        typer.Argument(
+            help="A data set that `r2et list` names, or the path of your own: a CSV file with the "
+            "decisions, a folder of pictures, or brain networks (.npz, .mat, .zip)."
+        ),
     ],
     model: Annotated[
         str,
@@ -830,16 +875,29 @@ def audit_command(
     target: Annotated[
         str | None, typer.Option(help="The column of the true classes, if there is one.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="How many reasons are shown.")] = 8,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k", "--k", help="How many reasons are shown: 8, or 50 pixels or edges, unless given."
+        ),
+    ] = None,
     tolerance: Annotated[
-        float, typer.Option(help="The length of change at which each verdict is given.")
-    ] = AuditSettings().tolerance,
+        float | None,
+        typer.Option(
+            help="The length of change at which each verdict is given: 0.1, or for pictures 0.02, "
+            "about 5 of 255 levels, unless given."
+        ),
+    ] = None,
     epsilons: Annotated[
-        str, typer.Option(help="Lengths of the curves, separated by commas.")
-    ] = "0.05,0.1,0.25,0.5",
+        str | None, typer.Option(help="Lengths of the curves, separated by commas.")
+    ] = None,
     norm: Annotated[
-        str, typer.Option(help="l2 (length over all inputs together) or box (each input alone).")
-    ] = "l2",
+        str | None,
+        typer.Option(
+            help="l2 (length over all inputs together) or box (each input alone). Unless given, l2 "
+            "for tables and box for others."
+        ),
+    ] = None,
     attack: Annotated[
         str, typer.Option(help="strong, or none: then nothing is looked for that breaks a reason.")
     ] = "strong",
@@ -847,9 +905,9 @@ def audit_command(
         int | None, typer.Option(min=1, help="Effort of the strong attack, 2 unless given.")
     ] = None,
     radii: Annotated[
-        str,
+        str | None,
         typer.Option(help="auto (radii for tables up to 20,000 rows), all, or none."),
-    ] = "auto",
+    ] = None,
     gauge_free: Annotated[
         bool,
         typer.Option(
@@ -871,6 +929,7 @@ def audit_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was found of each model as JSON only.")
     ] = False,
+    data_root: DataRoot = None,
 ) -> None:
     """Audit the reasons of your own model, decision by decision.
 
@@ -885,6 +944,8 @@ def audit_command(
         r2et audit loans.csv --model net.pt2 --config audit.toml --attack none --rows 10000
 
         r2et audit adult --model runs/adult-converged/models/MODEL.safetensors
+
+        r2et audit mnist --model runs/mnist-paper/models/MODEL.safetensors --rows 50
     """
     settings = read_settings(config) if config is not None else DataSettings()
     if target is not None:
@@ -893,19 +954,19 @@ def audit_command(
     named: dict[str, torch.nn.Module] = {}
     for each in models:
         named[_free_name(each.name, named)] = each.model
-    effort = AuditSettings().effort
-    if rounds is not None:
-        effort = dataclasses.replace(effort, rounds=rounds)
     folder = out or Path("runs") / f"audit-{Path(data).stem}"
     with errors.status("reading the table"):
         source = source_for(data, models, settings)
+    effort = usual_settings(source).effort
+    if rounds is not None:
+        effort = dataclasses.replace(effort, rounds=rounds)
     with _going_on(), _bar(source.name) as show:
         found = audit(
             named,
             source,
             k=k,
             tolerance=tolerance,
-            epsilons=_lengths(epsilons),
+            epsilons=None if epsilons is None else _lengths(epsilons),
             norm=norm,  # type: ignore[arg-type]  # refused there if it is no norm
             attack=attack,
             effort=effort,
@@ -984,6 +1045,7 @@ def report_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the table as JSON on standard output only.")
     ] = False,
+    data_root: DataRoot = None,
 ) -> None:
     """Print the table and write the report of a finished run again, without any model."""
     rows = _latest(read_rows(folder / "results.jsonl"))
@@ -993,7 +1055,10 @@ def report_command(
     if not rows:
         raise ValueError(f"{folder} has no seed left of those asked for: ask for others.")
     dataset = rows[0]["dataset"]
-    source = load(dataset).source if dataset in DATASETS else ""
+    try:
+        source = load(dataset).source if dataset in DATASETS else ""
+    except MissingDataError:
+        source = ""
     _show(rows, _report(rows, folder, out or folder, source), as_json)
 
 
@@ -1002,6 +1067,7 @@ def list_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON on standard output only.")
     ] = False,
+    data_root: DataRoot = None,
 ) -> None:
     """Show data sets, recipes, methods, attacks, explainers and measures, one line each."""
     known = _known()
@@ -1037,7 +1103,7 @@ def _known() -> dict[str, dict[str, str]]:
 def _about(name: str) -> str:
     try:
         dataset = load(name)
-    except ValueError as problem:
+    except MissingDataError as problem:
         return f"not at hand: {problem}"
     if isinstance(dataset, Collection):
         what = "networks" if dataset.piece.symmetric else "pictures"
@@ -1056,11 +1122,20 @@ def _first_line(function: Any) -> str:
 
 
 def _data(
-    data: str, target: str | None, drop: Sequence[str], categories: Sequence[str]
+    data: str,
+    target: str | None,
+    drop: Sequence[str],
+    categories: Sequence[str],
+    size: str | None = None,
 ) -> Dataset | Collection:
-    """An embedded data set by name, or the user's own CSV file."""
+    """A data set by its name, or the user's own CSV file, folder of pictures or networks."""
     if data in DATASETS:
         return load(data)
+    path = Path(data)
+    if path.is_dir():
+        return read_folder(path, name=path.resolve().name, size=_size(size))
+    if path.suffix in (".npz", ".mat", ".zip"):
+        return read_networks(path, name=path.stem)
     if target is not None:
         name = Path(data).stem
         return read_csv(data, target=target, name=name, drop=drop, categories=categories)
@@ -1070,6 +1145,16 @@ def _data(
         f"unknown data set {data!r}: {nearest(data, DATASETS)} "
         "For a CSV file give its path and --target."
     )
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    """Height and width of "64x48", or of "64" both."""
+    if text is None:
+        return None
+    numbers = text.lower().split("x")
+    if len(numbers) not in (1, 2) or not all(each.isdigit() and int(each) for each in numbers):
+        raise ValueError(f"a size is written HEIGHTxWIDTH, such as 64x48, got {text!r}.")
+    return int(numbers[0]), int(numbers[-1])
 
 
 def _latest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

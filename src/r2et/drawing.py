@@ -1,7 +1,8 @@
 """Decisions about pictures and networks before and after an attack, as plain records to draw."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,69 @@ from r2et.attacks.threats import Threat
 from r2et.data.collection import Collection
 from r2et.data.dataset import Split
 from r2et.explainers import log_odds
+from r2et.inputs import Piece
 from r2et.ranking import order
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Look:
+    """How examples are drawn: "picture", "network" or, explained by neurons, "concept".
+
+    Each is made of `count` pieces alike, the first of which is explained; its numbers are shown
+    between `low` and `high`. `name` says what a feature is called.
+    """
+
+    kind: str
+    piece: Piece
+    count: int
+    low: float
+    high: float
+    name: Callable[[int], str]
+
+    @classmethod
+    def of(cls, dataset: Collection, features: int) -> "Look":
+        """How the items of a collection are drawn, of explanations with so many features."""
+        kind = "network" if dataset.piece.symmetric else "picture"
+        low, high = dataset.bounds or (float(dataset.items.min()), float(dataset.items.max()))
+        return cls(
+            kind=kind if features == dataset.n else "concept",
+            piece=dataset.piece,
+            count=2 if dataset.pairs else 1,
+            low=low,
+            high=high,
+            name=dataset.feature_name,
+        )
+
+
+def drawn(
+    look: Look, examples: Sequence[Tensor], saliencies: Sequence[Tensor], k: int
+) -> dict[str, Any]:
+    """One example before and after a change, with both explanations, to be drawn.
+
+    `examples` are its flat numbers in original units. In the record `pieces` holds the items,
+    `saliency` the scores of all features as shares of the largest of both; all as bytes of one
+    number each, base64: `bytes_of`. `top` lists the k most salient features, first to last; `names`
+    says what those of a network are called.
+    """
+    width = look.high - look.low or 1.0
+    parts = [((each.flatten() - look.low) / width).chunk(look.count) for each in examples]
+    largest = max(0.0, *(float(each.max()) for each in saliencies)) or 1.0
+    top = [order(each)[:k].tolist() for each in saliencies]
+    named = sorted({*top[0], *top[1]}) if look.kind == "network" else []
+    return {
+        "kind": look.kind,
+        "shape": list(look.piece.shape),
+        "pieces": [
+            {"before": bytes_of(was), "after": bytes_of(now)}
+            for was, now in zip(*parts, strict=True)
+        ],
+        "saliency": {
+            when: bytes_of(each / largest)
+            for when, each in zip(("before", "after"), saliencies, strict=True)
+        },
+        "top": {"before": top[0], "after": top[1]},
+        "names": {str(each): look.name(each) for each in named},
+    }
 
 
 def drawn_decisions(
@@ -24,55 +87,31 @@ def drawn_decisions(
     count: int,
     k: int,
 ) -> list[dict[str, Any]]:
-    """The first decisions of the test part with their saliency before and after an attack.
-
-    Of each example `pieces` holds the items before and after, `saliency` the scores of all features
-    as shares of the largest of both; all as bytes of one number each, base64: `bytes_of`. `top`
-    lists the k most salient features, first to last; `names` says what those of a network are
-    called. `kind` is "picture", "network" or, for explanations by neurons, "concept".
-    """
+    """The first decisions of the test part, `drawn` before and after an attack."""
     dataset = split.dataset
     assert isinstance(dataset, Collection)
     x = split.test.x[:count].to(attacked.x)
     count = len(x)
     with torch.no_grad():
         sure = [torch.sigmoid(log_odds(model(each), y[:count])) for each in (x, attacked.x[:count])]
-    features = attacked.before.shape[-1]
-    kind = "picture" if features == dataset.n else "concept"
-    kind = "network" if dataset.piece.symmetric and kind == "picture" else kind
-    low, high = dataset.bounds or (float(dataset.items.min()), float(dataset.items.max()))
-
-    def pieces(row: Tensor) -> list[Tensor]:
-        raw = split.scale.undo(row.cpu())
-        parts = raw.flatten().chunk(2 if dataset.pairs else 1)
-        return [(part - low) / (high - low) for part in parts]
-
+    look = Look.of(dataset, attacked.before.shape[-1])
     found = []
     for number in range(count):
-        before, after = attacked.before[number].cpu(), attacked.after[number].cpu()
-        largest = float(torch.maximum(before.max(), after.max()))
-        top = {"before": order(before)[:k].tolist(), "after": order(after)[:k].tolist()}
-        named = sorted({*top["before"], *top["after"]}) if kind == "network" else []
+        was, now = x[number : number + 1], attacked.x[number : number + 1]
         found.append(
             {
-                "kind": kind,
                 "row": split.test.rows[number].tolist(),
                 "predicted": dataset.classes[int(y[number])],
                 "actual": dataset.classes[int(split.test.y[number])],
                 "probability": [float(each[number]) for each in sure],
-                "cost": float(threat.cost(attacked.x[number : number + 1], x[number : number + 1])),
+                "cost": float(threat.cost(now, was)),
                 "precision": float(attacked.precision[number]),
-                "shape": list(dataset.piece.shape),
-                "pieces": [
-                    {"before": bytes_of(was), "after": bytes_of(now)}
-                    for was, now in zip(pieces(x[number]), pieces(attacked.x[number]), strict=True)
-                ],
-                "saliency": {
-                    "before": bytes_of(before / (largest or 1.0)),
-                    "after": bytes_of(after / (largest or 1.0)),
-                },
-                "top": top,
-                "names": {str(each): dataset.feature_name(each) for each in named},
+                **drawn(
+                    look,
+                    [split.scale.undo(each[0].cpu()) for each in (was, now)],
+                    [attacked.before[number].cpu(), attacked.after[number].cpu()],
+                    k,
+                ),
             }
         )
     return found

@@ -47,8 +47,9 @@ from r2et.inputs import Joined
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import shares_of
 from r2et.metrics.sensitivity import null_share
-from r2et.metrics.statistics import auc, correlation, mean_with_interval
+from r2et.metrics.statistics import auc, auc_within, correlation, mean_with_interval
 from r2et.metrics.thickness import explained, gaussian, thickness
+from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
 from r2et.naming import nearest
 from r2et.randomness import stream
@@ -232,6 +233,9 @@ def evaluate(
     before = explained(model, explain, x, y)
     measures = {name: float(each.double().mean()) for name, each in values.items()}
     measures["clean AUC"] = auc(model, whole, labels)
+    if isinstance(split.dataset, Collection) and split.dataset.pairs:
+        first = split.dataset.labels[split.test.rows[:, 0]].to(labels.device)
+        measures["within-class AUC"] = auc_within(model, whole, labels, first)
     measures["distinct sets"] = float(distinct_sets(before, settings.k))
     doubling = None if curve is None else last_doubling(curve.attacks[-1])
     if doubling is not None:
@@ -258,6 +262,7 @@ def evaluate(
             "attack": settings.er.radius,
             "decision": settings.decision_radius,
             "flippable": settings.small_radius,
+            "norm": settings.norm,
         },
         "seconds": round(time.perf_counter() - started, 2),
     }
@@ -295,12 +300,11 @@ def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> T
 
 def pair_and_singles(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
     """Logits of a pair, and of each of its two items alone: (B, 2), (B, C), (B, C)."""
-    inner = model.model if isinstance(model, Joined) else model
-    if not isinstance(model, Joined) or not isinstance(inner, Siamese):
+    if not isinstance(model, Joined) or not isinstance(model.model, Siamese | Product):
         raise ValueError(
-            "only a Siamese network predicts single items: leave out singles, or measure one."
+            "only networks of pairs predict single items: leave out singles, or measure one."
         )
-    return inner.outputs(*model.inputs.unpack(x))
+    return model.model.outputs(*model.inputs.unpack(x))
 
 
 def case_of(

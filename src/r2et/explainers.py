@@ -185,7 +185,7 @@ def of_packed(explain: Explaining) -> Explaining:
 
     @wraps(explain)
     def explained(model: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Tensor:
-        return explain(joined(model, x), packed(x), y, **settings)
+        return explain(joined(model, x), packed(x, model), y, **settings)
 
     return explained  # type: ignore[return-value]
 
@@ -434,11 +434,11 @@ def activations(
             model(x)
     finally:
         handle.remove()
-    if not seen or not isinstance(seen[-1], Tensor) or seen[-1].ndim < 2 or len(seen[-1]) != len(x):
+    found = seen[0] if len(seen) == 1 else None
+    if not isinstance(found, Tensor) or found.ndim < 2 or len(found) != len(x):
         raise ValueError(
             f"the layer {layer!r} must be used once and return one row of neurons for each example."
         )
-    found = seen[-1]
     return shaped(found if found.ndim == 2 else found.flatten(2).mean(-1), form, None)
 
 

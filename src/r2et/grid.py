@@ -397,6 +397,10 @@ def fit_grid(
     A network that diverges ends with a `problem`; the others go on as if it were not there.
     `on_epoch` is told the number of a network and the record of its epoch.
     """
+    if settings.ramp or settings.augment:
+        raise ValueError(
+            "networks trained together are neither ramped nor augmented: train each by `fit`."
+        )
     members = _members(models, trains, valids, seeds, weights, weight_decay, accept)
     if at_once is None:
         numbers = trains[0].x[: settings.batch].numel()

@@ -199,11 +199,19 @@ class Joined(nn.Module):
         return found
 
 
-def packed(x: Tensor | Sequence[Tensor]) -> Tensor:
-    """Examples as one tensor: itself, or all numbers of several piece after piece, (B, size)."""
-    return x if isinstance(x, Tensor) else Inputs.of(x).pack(*x)
+def packed(x: Tensor | Sequence[Tensor], model: nn.Module | None = None) -> Tensor:
+    """Examples as one tensor: itself, or all numbers of several piece after piece, (B, size).
+
+    Those of a joined `model` are packed as it unpacks them.
+    """
+    if isinstance(x, Tensor):
+        return x
+    inputs = model.inputs if isinstance(model, Joined) else Inputs.of(x)
+    return inputs.pack(*x)
 
 
 def joined(model: nn.Module, x: Tensor | Sequence[Tensor]) -> nn.Module:
     """A model of one tensor for the examples x: itself, or joined if x are several tensors."""
-    return model if isinstance(x, Tensor) else Joined(model, Inputs.of(x))
+    if isinstance(x, Tensor) or isinstance(model, Joined):
+        return model
+    return Joined(model, Inputs.of(x))

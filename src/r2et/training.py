@@ -40,8 +40,13 @@ class FitSettings:
     augment: str = ""
     """How pictures are varied each time they are met, an entry of AUGMENTATIONS; none if empty."""
 
+    ramp: float = 0.0
+    """The share of all epochs in which penalties rise from nothing to their full weight."""
+
     def __post_init__(self) -> None:
         """Refuse settings under which nothing can be learnt."""
+        if not 0 <= self.ramp <= 1:
+            raise ValueError(f"ramp must be a share of the epochs in 0..1, got {self.ramp}.")
         if self.augment and self.augment not in AUGMENTATIONS:
             raise ValueError(
                 f"augment must be one of {sorted(AUGMENTATIONS)} or empty, got {self.augment!r}."
@@ -203,6 +208,12 @@ def rate_at(epochs: float, settings: FitSettings) -> float:
     return settings.learning_rate * SCHEDULES[settings.schedule](epochs / settings.epochs)
 
 
+def risen_to(epochs: float, settings: FitSettings) -> float:
+    """The share of their full weight that penalties have after so many epochs."""
+    rising = settings.ramp * settings.epochs
+    return 1.0 if epochs >= rising else epochs / rising
+
+
 def check_weights(weights: Iterable[Tensor], epoch: int) -> None:
     """Refuse weights that an epoch, counted from zero, has left infinite or NaN."""
     if not all(bool(torch.isfinite(weight).all()) for weight in weights):
@@ -249,7 +260,8 @@ def _train_epoch(
         # A process without a row of its own still takes part, with one that counts for nothing.
         seen = mine if len(mine) else rows[:1]
         batch = AUGMENTATIONS[settings.augment](x[seen]) if settings.augment else x[seen]
-        loss = objective(batch, y[seen], None if counts is None else counts[seen])
+        given = None if counts is None else counts[seen]
+        loss = objective(batch, y[seen], given, risen_to(epoch + number / len(batches), settings))
         optimizer.zero_grad()
         fabric.backward(loss.total * share)
         optimizer.step()

@@ -71,7 +71,7 @@ def compare_handlers(
     Every walk takes `budget.steps` steps within `budget.radius`; `step_sizes` take the place of
     `budget.step`.
     """
-    model, x = joined(model, x), packed(x)
+    model, x = joined(model, x), packed(x, model)
     check_inputs(model, x, y)
     if not len(x):
         raise ValueError("handlers are compared on one example at least, got none.")

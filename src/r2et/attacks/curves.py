@@ -20,6 +20,7 @@ from r2et.randomness import stream
 from r2et.ranking import precision_at_k, top_k_mask
 
 NUMBERS_AT_ONCE = 2**20
+PAIRS, WALK = 12, 60
 HALVINGS = 14  # of the way from a clean input to a broken one
 SHARPNESS = 8.0  # of the smooth copy that guides Newton's method on a network with kinks
 
@@ -57,8 +58,8 @@ def attack_curve(
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
     outputs: Outputs = prediction,
     others: Sequence[Attacked] = (),
-    pairs: int = 12,
-    walk: int = 60,
+    pairs: int = PAIRS,
+    walk: int = WALK,
     seed: int = 0,
 ) -> Callable[[nn.Module, Tensor, Tensor], Curve]:
     """The attack that `build` makes for a radius, at all `epsilons`: (model, x, y) -> Curve.

@@ -43,7 +43,7 @@ def in_batches(attack: Attack, rows_at_once: int) -> Attack:
     """The same attack on at most `rows_at_once` examples at a time, the model left as it was."""
 
     def batched(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        model, x = joined(model, x), packed(x)
+        model, x = joined(model, x), packed(x, model)
         check_inputs(model, x, y)
         with frozen_statistics(model):
             pieces = zip(x.detach().split(rows_at_once), y.split(rows_at_once), strict=True)
@@ -203,7 +203,7 @@ def flip_attack(
     within = threat.at(radius)
 
     def flippable(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        model, x = joined(model, x), packed(x)
+        model, x = joined(model, x), packed(x, model)
         check_inputs(model, x, y)
         flipped = torch.zeros_like(y, dtype=torch.bool)
 

@@ -24,7 +24,7 @@ from r2et.attacks.records import Attack, Attacked, join
 from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent, repeated
 from r2et.attacks.threats import Ball, Threat, one_of
 from r2et.derivatives import frozen_statistics
-from r2et.explainers import Explainer, Quantity, check_inputs, gradient
+from r2et.explainers import EXPLAINERS, Explainer, Quantity, check_inputs, gradient
 from r2et.inputs import joined, packed
 from r2et.models.smoothing import softened
 from r2et.randomness import stream
@@ -48,8 +48,9 @@ class Effort:
     `moves` random moves; in the first round the `pairs` nearest to changing places one by one.
     `sharpness` are those of the smooth copies that take turns as guides, for a radius of 1: in a
     smaller ball kinks are rounded as much more narrowly. Where features are many, random goals
-    spread too thin: `even` of the starts follow the goal of ERAttack, from the clean input and
-    later from the best so far. `itself` gives the model a turn as its own guide, before its copies.
+    spread too thin: `even` of the starts follow the goal of ERAttack, the first of them from the
+    clean input and later from the best so far. `itself` gives the model a turn as its own guide,
+    before its copies.
     """
 
     rounds: int = 4
@@ -65,14 +66,14 @@ class Effort:
     def __post_init__(self) -> None:
         """Refuse an effort that is none."""
         counts = (self.rounds, self.starts, self.steps, self.points, self.moves, self.pairs)
-        if self.even not in range(self.starts + 1):
-            raise ValueError(
-                f"of {self.starts} starts at most as many can be even, got {self.even}."
-            )
         if min(counts) < 0 or not all(0 < rho < math.inf for rho in self.sharpness):
             raise ValueError(
                 "the effort of a strong attack needs counts >= 0 and sharpness > 0, got "
                 f"{counts} and {self.sharpness}."
+            )
+        if self.even not in range(self.starts + 1):
+            raise ValueError(
+                f"of {self.starts} starts at most as many can be even, got {self.even}."
             )
 
 
@@ -116,7 +117,7 @@ def strong_attack(
         return best.result()
 
     def timed(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        model, x = joined(model, x), packed(x)
+        model, x = joined(model, x), packed(x, model)
         check_inputs(model, x, y)
         together = max(1, numbers_at_once // (max(effort.starts, 1) * max(one_of(x).numel(), 1)))
         pieces = list(zip(x.detach().split(together), y.split(together), strict=True))
@@ -178,7 +179,7 @@ def _guides(
     sharpness: Sequence[float],
     scaled: bool,
     *,
-    itself: bool,
+    itself: bool = False,
 ) -> list[Guide]:
     """The networks and explanations whose slopes are followed, in turn.
 
@@ -209,7 +210,7 @@ def _of(explain: Explainer, quantity: Quantity) -> Explainer:
 def _plain(explain: Explainer) -> Explainer | None:
     """The gradient with the choices of a dearer explainer of this package, None for others."""
     inner = explain.func if isinstance(explain, partial) else explain
-    if inner is gradient or getattr(inner, "__module__", "") != gradient.__module__:
+    if inner not in EXPLAINERS.values() or inner is gradient:
         return None
     chosen = explain.keywords if isinstance(explain, partial) else {}
     taken = inspect.signature(gradient).parameters

@@ -99,8 +99,15 @@ class Ball:
         reach: float = 1.0,
         surface: bool = False,
     ) -> Tensor:
-        """Moves uniform in the ball of `reach` radii, or on its surface: (count, ...)."""
-        return ball_offsets(like, reach * self.radius, count, generator, surface=surface)
+        """Moves uniform in the ball of free numbers, or on its surface: (count, ...)."""
+        if self.free is None:
+            return ball_offsets(like, reach * self.radius, count, generator, surface=surface)
+        free = self.free.to(like.device).view(like.shape)
+        moves = like.new_zeros(count, *like.shape)
+        moves[:, free] = ball_offsets(
+            like[free], reach * self.radius, count, generator, surface=surface
+        )
+        return moves
 
     def cost(self, points: Tensor, centre: Tensor) -> Tensor:
         """Length of the move from `centre` to `points`: (B,)."""
@@ -163,7 +170,8 @@ class Cube:
         """Moves uniform in the cube of `reach` radii, or to its corners: (count, ...)."""
         drawn = torch.rand((count, *like.shape), generator=generator, dtype=torch.float64) * 2 - 1
         moves = reach * self.radius * (drawn.sign() if surface else drawn)
-        return moves.to(device=like.device, dtype=like.dtype)
+        moves = moves.to(device=like.device, dtype=like.dtype)
+        return moves if self.free is None else _only(self.free, moves)
 
     def cost(self, points: Tensor, centre: Tensor) -> Tensor:
         """The largest change of one number: (B,)."""
@@ -184,7 +192,10 @@ def _only(free: Tensor, points: Tensor, centre: Tensor | None = None) -> Tensor:
 def _bounds_around(centre: Tensor, bounds: Bounds | None) -> tuple[Tensor, Tensor]:
     """Low and high for each number; where the centre lies outside, its own value is the bound."""
     low, high = (-torch.inf, torch.inf) if bounds is None else bounds
-    least, most = (torch.as_tensor(each).to(centre) for each in (low, high))
+    # In its own format from the start: by way of single precision 0.6 becomes more than 0.6.
+    least, most = (
+        torch.as_tensor(each, dtype=centre.dtype, device=centre.device) for each in (low, high)
+    )
     return torch.minimum(least, centre), torch.maximum(most, centre)
 
 

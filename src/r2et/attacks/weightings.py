@@ -89,6 +89,9 @@ def min_norm(
     first = told.int().argmax(-1, keepdim=True)
     copied = rows.gather(1, first[:, :, None].expand(-1, 1, rows.shape[-1]))
     rows = torch.where(told[:, :, None], rows, copied)
+    if rows.shape[1] < rows.shape[2]:
+        # Only their inner products matter, which as few numbers as there are goals can have, too.
+        rows = torch.linalg.qr(rows.mT, mode="r").R.mT
     found = _of_two(rows) if rows.shape[1] == 2 else min_norm_weights(rows)
     dropped = found.masked_fill(told, 0).sum(-1, keepdim=True)
     found = found.masked_fill(~told, 0).scatter_add(-1, first, dropped)

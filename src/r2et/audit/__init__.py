@@ -20,16 +20,17 @@ from r2et.attacks import Effort
 from r2et.audit.classifiers import Estimator, is_estimator, networks_of, table_for
 from r2et.audit.config import DataSettings, FeatureSettings, read_settings, settings_of
 from r2et.audit.csvs import CsvTable
+from r2et.audit.items import Items
 from r2et.audit.judging import MANY, AuditSettings, Judge, Subject, subject
 from r2et.audit.ledger import ROWS, Ledger
 from r2et.audit.loading import Loaded, load_model
 from r2et.audit.own import source_for
 from r2et.audit.parquet import check_format, write_parquet
-from r2et.audit.tables import Chunk, Source, Table
+from r2et.audit.tables import Chunk, Columns, Source, Table
 from r2et.audit.telling import Teller
 from r2et.audit.totals import MOST_SETS, MOST_SUBGROUPS, Tally, quotas
 from r2et.certification.forms import Norm
-from r2et.data import Split
+from r2et.data import Collection, Split
 from r2et.explainers import Quantity
 from r2et.files import clear_aside, held, write_text
 
@@ -40,6 +41,7 @@ __all__ = [
     "CsvTable",
     "DataSettings",
     "FeatureSettings",
+    "Items",
     "Loaded",
     "Progress",
     "Table",
@@ -48,15 +50,18 @@ __all__ = [
     "read_settings",
     "settings_of",
     "source_for",
+    "usual_settings",
 ]
 
 SCHEMA = "r2et-audit/1"
 MOST_TOLD = 5000
+MOST_REASONS = 40_000  # of pictures and networks that are told in full, which have many each
+MOST_DRAWN = 50
 RECORD = "audit.json"
 
 Model = nn.Module | Estimator
 Models = nn.Module | Estimator | Mapping[str, Model]
-Data = Source | Split | pd.DataFrame | str | Path
+Data = Source | Split | Collection | pd.DataFrame | str | Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +104,17 @@ def audit(
     models: Models,
     data: Data,
     *,
-    k: int = 8,
-    tolerance: float = 0.1,
-    epsilons: Sequence[float] = AuditSettings().epsilons,
-    norm: Norm = "l2",
+    k: int | None = None,
+    tolerance: float | None = None,
+    epsilons: Sequence[float] | None = None,
+    norm: Norm | None = None,
     explained: Quantity = "probability",
     gauge_free: bool = False,
     attack: str = "strong",
-    effort: Effort = AuditSettings().effort,  # noqa: B008 - a frozen record
-    radii: str = "auto",
+    effort: Effort | None = None,
+    radii: str | None = None,
     rows: int | None = None,
-    measured: int = 1000,
+    measured: int | None = None,
     chunk: int | None = None,
     seed: int = 0,
     config: DataSettings | str | Path | None = None,
@@ -121,35 +126,45 @@ def audit(
 
     A model is an `nn.Module`, a fitted `StableClassifier`, or a pipeline that ends in one. `data`
     are the rows: a `Table` of inputs as the model takes them, the test part of a `Split`, or a
-    pandas table or the path of a CSV file, about whose columns `config` speaks. The other
-    settings are those of `AuditSettings`. With a folder `out` every row is kept there as soon as it
-    is audited, in bounded memory, and a killed audit goes on when called again.
+    pandas table or the path of a CSV file, about whose columns `config` speaks. Pictures, networks
+    and pairs of them are `Items`, or a `Collection`, whose split of seed 0 is taken. The other
+    settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out` every
+    row is kept there as soon as it is audited, in bounded memory, and a killed audit goes on when
+    called again.
     """
-    settings = AuditSettings(
-        k=k,
-        tolerance=tolerance,
-        epsilons=tuple(epsilons),
-        norm=norm,
-        explained=explained,
-        gauge_free=gauge_free,
-        attack=attack,
-        effort=effort,
-        radii=radii,
-        rows=rows,
-        measured=measured,
-        chunk=chunk,
-        seed=seed,
-    )
     check_format(format)
     given: dict[str, Any] = dict(models) if isinstance(models, Mapping) else {"model": models}
     if not given:
         raise ValueError("an audit needs one model or more, got none.")
     named, source = networks_of(given), source_of(data, config, given.values())
+    if isinstance(source, Items):
+        named = {name: source.prepared(each) for name, each in named.items()}
+    usual = usual_settings(source)
+    settings = AuditSettings(
+        k=usual.k if k is None else k,
+        tolerance=usual.tolerance if tolerance is None else tolerance,
+        epsilons=usual.epsilons if epsilons is None else tuple(epsilons),
+        norm=usual.norm if norm is None else norm,
+        explained=explained,
+        gauge_free=gauge_free,
+        attack=attack,
+        effort=usual.effort if effort is None else effort,
+        radii=usual.radii if radii is None else radii,
+        rows=rows,
+        measured=usual.measured if measured is None else measured,
+        chunk=usual.chunk if chunk is None and isinstance(source, Items) else chunk,
+        seed=seed,
+    )
     if out is not None:
         return _audited(named, source, settings, Path(out), format, on_progress)
     with TemporaryDirectory() as folder:
         found = _audited(named, source, settings, Path(folder), "csv", on_progress)
     return Audit(record=found.record, folder=None)
+
+
+def usual_settings(source: Source) -> AuditSettings:
+    """What is asked of the decisions of such rows unless somebody asks otherwise."""
+    return source.usual if isinstance(source, Items) else AuditSettings()
 
 
 def source_of(
@@ -168,7 +183,12 @@ def source_of(
         raise ValueError(
             "settings of columns are for a CSV file or a pandas table: say it in the Table itself."
         )
-    return Table.of_split(data) if isinstance(data, Split) else data
+    if isinstance(data, Collection):
+        data = data.split(0)
+    if isinstance(data, Split):
+        of_table = not isinstance(data.dataset, Collection)
+        return Table.of_split(data) if of_table else Items.of_split(data)
+    return data
 
 
 def _audited(
@@ -261,7 +281,7 @@ def _check_finite(chunk: Chunk, source: Source) -> None:
         row, column = wrong.nonzero()[0].tolist()
         raise ValueError(
             f"row {chunk.rows[row]} of {source.name} has no finite number for "
-            f"{source.columns.features[column].name!r}: fill it in before the audit."
+            f"{source.columns.input_name(column)!r}: fill it in before the audit."
         )
 
 
@@ -313,13 +333,20 @@ def _add(
     so_far = Counter(ledger.told)
     for judge, teller in work:
         judged = judge.judge(chunk.x, measured)
+        look = teller.columns.look
         for i, row in enumerate(teller.rows(chunk, judged)):
             rows.append(row)
             key = f"{row['model']} {row['verdict']}"
-            if so_far[key] < MOST_TOLD // len(work):
+            if so_far[key] < _most_told(teller.columns, settings) // len(work):
+                drawn = so_far[key] < MOST_DRAWN // len(work) and row["verdict"] == "broken"
                 so_far[key] += 1
-                told.append(teller.told(chunk, judged, i, row))
+                told.append(teller.told(chunk, judged, i, row, drawn and look is not None))
     ledger.add(chunk.digest, rows, told)
+
+
+def _most_told(columns: Columns, settings: AuditSettings) -> int:
+    """How many decisions are told in full."""
+    return MOST_TOLD if columns.look is None else min(MOST_TOLD, MOST_REASONS // settings.k)
 
 
 def _record(
@@ -369,12 +396,13 @@ def _record(
                     "name": feature.name,
                     "unit": feature.unit,
                     "group": feature.group,
-                    "immutable": not reach,
+                    "immutable": still,
                 }
-                for feature, reach in zip(columns.features, columns.reach.tolist(), strict=True)
+                for feature, still in zip(columns.features, columns.still, strict=True)
             ],
             "classes": list(classes),
             "target": source.target,
+            **({} if columns.look is None else {"kind": columns.look.kind}),
         },
         "models": [
             {
@@ -385,7 +413,7 @@ def _record(
             }
             for each, tally in zip(subjects, tallies, strict=True)
         ],
-        "decisions": _chosen(ledger, tallies),
+        "decisions": _chosen(ledger, tallies, _most_told(columns, settings)),
     }
 
 
@@ -416,9 +444,16 @@ def _notes(
         )
     elif not radii:
         yield (
-            "Radii were not sought for a table of this size: each certified radius is the greatest "
+            f"Radii were not sought{_of_table(source)}: each certified radius is the greatest "
             "audited length at which the reasons are proved to stay."
         )
+    if source.columns.look is not None:
+        yield (
+            f"Of {len(source.columns.features):,} features {settings.k} are shown, and one that "
+            "changes places breaks a decision: read the share of reasons kept beside the verdicts."
+        )
+    if source.columns.look is not None and tally.counts["broken"] > MOST_DRAWN:
+        yield f"The first {MOST_DRAWN} broken decisions are drawn."
     if rows > settings.measured:
         yield (
             "Thickness, faithfulness and flippable predictions were measured on the first "
@@ -436,12 +471,16 @@ def _notes(
         )
 
 
-def _chosen(ledger: Ledger, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+def _of_table(source: Source) -> str:
+    return " for a table of this size" if source.columns.look is None else ""
+
+
+def _chosen(ledger: Ledger, tallies: Sequence[Tally], most: int) -> list[dict[str, Any]]:
     """The decisions told in full: all, or the first of each verdict in proportion."""
     left = {
         f"{number} {verdict}": count
         for number, tally in enumerate(tallies)
-        for verdict, count in quotas(tally.counts, MOST_TOLD // len(tallies)).items()
+        for verdict, count in quotas(tally.counts, most // len(tallies)).items()
     }
     chosen = []
     for told in ledger.told_rows():

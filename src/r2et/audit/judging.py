@@ -25,10 +25,11 @@ from r2et.explainers import (
     gradient,
     log_odds,
     predicted,
+    shaped,
     slope,
 )
 from r2et.gauge import gauge_free
-from r2et.metrics.faithfulness import comp, dffot, suff
+from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.thickness import thickness
 from r2et.models.smoothing import softened
@@ -43,6 +44,8 @@ MANY = 20_000  # rows beyond which radii are not sought unless asked for
 PROBED = 64  # rows by which a model is examined before the audit
 BEYOND = (0.0, 1e-9, 1e-6, 1e-4)  # of the way to a broken input, where it is tried again
 MARGIN = 1e-10  # of a score by which a new reason must lead, more than any rounding
+DRAWN_AT_ONCE = 2**18  # numbers of pictures and networks in one search, whose layers are large
+LEAST_TOGETHER = 16  # of them that are explained at once
 AROUND = 8  # neighbours, and points on the way to each, of which thickness is the mean
 
 
@@ -149,6 +152,8 @@ class Judged:
     """(B, E), None without an attack."""
     broken_by: Explained
     """The inputs of those changes, the clean ones where there is none."""
+    worst: Explained
+    """The most damaging inputs found within the tolerance, where decisions are drawn."""
     contradicted: Tensor
     """Whether a change was found where none can be, and the certificate withdrawn: (B,)."""
     null_share: Tensor | None
@@ -187,12 +192,12 @@ def subject(
     classes: tuple[str, ...] | None,
 ) -> Subject:
     """The model made ready for an audit on rows like x, refused if it cannot be explained."""
-    check_k(settings.k, x.shape[1])
+    check_k(settings.k, len(columns.features))
     x = x[:PROBED].double()
     digest = model_digest(model)
     _check_width(name, model, x)
     model, stripped = _without_softmax(model)
-    own = _as_taken_by(model, x)
+    own = _as_taken_by(model, x if columns.look is None else _moved(x, columns, settings))
     findings = [each for each in validate(model, own, k=settings.k) if _matters(each, model)]
     serious = [each for each in findings if each.severity == "error" and not each.repairable]
     if serious:
@@ -219,6 +224,14 @@ def subject(
         findings=(*stripped, *((each, each.repairable) for each in findings)),
         uncertified=_why_uncertified(exact, x[:2], columns, settings),
     )
+
+
+def _moved(x: Tensor, columns: Columns, settings: AuditSettings) -> Tensor:
+    """Neighbours of pictures: on a ground all of one shade, every pooling layer has a kink."""
+    region = Surroundings(norm=settings.norm, reach=columns.reach, bounds=columns.bounds)
+    region = region.at(settings.tolerance)
+    moves = region.offsets(x[0], len(x), stream(settings.seed, "preflight"))
+    return region.project(x + moves, x)
 
 
 def _matters(finding: Finding, model: nn.Module) -> bool:
@@ -288,6 +301,11 @@ def _why_uncertified(
     model: nn.Module, x: Tensor, columns: Columns, settings: AuditSettings
 ) -> str | None:
     """Why no certificate is known for a model, None if one is."""
+    if columns.counts:
+        return (
+            "certificates are about every number of an input by itself, and here several make one "
+            "feature (the channels of a pixel), or some are not explained (another item)."
+        )
     try:
         certify(
             model,
@@ -315,14 +333,14 @@ class Judge:
         weights = subject.model.parameters()
         self.device = next((each.device for each in weights), torch.device("cpu"))
         self.reach = columns.reach.to(self.device)
-        self.region = Surroundings(norm=settings.norm, reach=self.reach)
+        self.region = Surroundings(norm=settings.norm, reach=self.reach, bounds=columns.bounds)
 
     def judge(self, x: Tensor, measured: int) -> Judged:
         """What there is to know about the decisions on x; costly measures of the first rows."""
         settings, model, x = self.settings, self.subject.model, x.to(self.device)
         clean = self.explained(x, predicted(model, x))
         certified, order_radius, kept, weakest = self._certified(clean)
-        broken, attacked, by = self._attacked(clean, certified)
+        broken, attacked, by, worst = self._attacked(clean, certified)
         # A change that was seen is worth more than a proof: such a proof would be a fault.
         contradicted = broken < certified
         certified = torch.where(contradicted, 0.0, certified)
@@ -339,6 +357,7 @@ class Judge:
             broken=broken,
             attacked_precision=attacked,
             broken_by=by,
+            worst=worst,
             contradicted=contradicted,
             null_share=None if margins is None else null_share(margins, self.columns.one_hot),
             measures=self._measures(clean, measured) if measured else {},
@@ -350,14 +369,27 @@ class Judge:
         with torch.no_grad():
             logits = model(x)
             slopes = gauge_free(slope(model, x, y, self.settings.explained), self.one_hot)
+            slopes = self._by_feature(slopes)
         odds = [log_odds(logits, torch.full_like(y, each)) for each in range(logits.shape[1])]
         return Explained(
             x=x, y=y, log_odds=torch.stack(odds, 1), slopes=slopes, ranked=order(slopes.abs())
         )
 
+    def _by_feature(self, slopes: Tensor) -> Tensor:
+        """Slopes of features: the sum of sizes over all inputs of one, with the sign of the sum."""
+        counts = self.columns.counts
+        if not counts:
+            return slopes
+        size, side = shaped(slopes, "absolute", counts), shaped(slopes, "signed", counts)
+        return torch.where(side < 0, -size, size)
+
     @property
     def _explain(self) -> Explainer:
-        return partial(gradient, of=self.settings.explained, one_hot=self.one_hot)
+        explain = partial(gradient, of=self.settings.explained, one_hot=self.one_hot)
+        if self.columns.look is None:
+            return explain
+        together = max(LEAST_TOGETHER, 2 * DRAWN_AT_ONCE // len(self.reach))
+        return partial(explain, groups=self.columns.counts or None, rows_at_once=together)
 
     def _certified(self, clean: Explained) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Radius, that of the order, precision at each length and weakest pair, all proved."""
@@ -414,19 +446,26 @@ class Judge:
 
     def _attacked(
         self, clean: Explained, certified: Tensor
-    ) -> tuple[Tensor, Tensor | None, Explained]:
-        """The shortest change found that breaks each decision, and what each length leaves."""
+    ) -> tuple[Tensor, Tensor | None, Explained, Explained]:
+        """The shortest change found that breaks each decision, and what each length leaves.
+
+        With the inputs of these changes, and the most damaging ones within the tolerance.
+        """
         settings = self.settings
         broken = torch.full_like(certified, torch.inf)
         if settings.attack == "none":
-            return broken, None, clean
+            return broken, None, clean, clean
         left = certified.new_ones(len(certified), len(settings.epsilons))
         # Where the longest change is proved to do nothing, there is nothing to look for.
         rows = (certified < settings.epsilons[-1]).nonzero().squeeze(1)
         if not len(rows):
-            return broken, left, clean
-        curve = attack_curve(
-            lambda radius: strong_attack(
+            return broken, left, clean, clean
+        # Of many features single pairs are too few, and walks along the border too long.
+        plain = self.columns.look is None
+        curve_of = attack_curve if plain else partial(attack_curve, pairs=0, walk=0)
+        attack = strong_attack if plain else partial(strong_attack, numbers_at_once=DRAWN_AT_ONCE)
+        curve = curve_of(
+            lambda radius: attack(
                 k=settings.k,
                 explain=self._explain,
                 radius=radius,
@@ -447,7 +486,11 @@ class Judge:
         kept = precision_at_k(clean.slopes.abs(), by.slopes.abs(), settings.k)
         within = broken[:, None] <= broken.new_tensor(settings.epsilons)
         left = torch.where(within, torch.minimum(left, kept[:, None]), 1.0)
-        return broken, left, by
+        if plain:
+            return broken, left, by, by
+        at = curve.x[settings.epsilons.index(settings.tolerance)]
+        worst = self.explained(clean.x.index_copy(0, rows, at), clean.y)
+        return broken, left, by, worst
 
     def _confirmed(
         self, clean: Explained, rows: Tensor, found: Sequence[Tensor]
@@ -485,14 +528,22 @@ class Judge:
             model,
             x,
             y,
-            x + moves[:, None],
+            x + moves[:, None] if region.bounds is None else region.project(x + moves[:, None], x),
             explain=self._explain,
             k=settings.k,
             variant="probability",
             points=AROUND,
         )
         faithful = {
-            name: measure(model, x, y, saliency, baseline=self.columns.baseline.to(x))
+            name: measure(
+                model,
+                x,
+                y,
+                saliency,
+                baseline=self.columns.baseline.to(x),
+                sizes=None if self.columns.look is None else shares_of(saliency.shape[1]),
+                groups=self.columns.counts or None,
+            )
             for name, measure in (("dffot", dffot), ("comp", comp), ("suff", suff))
         }
         flippable = flip_attack(radius=settings.tolerance, threat=self.region)(model, x, y)

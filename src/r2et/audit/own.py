@@ -7,24 +7,46 @@ from pathlib import Path
 from r2et.audit.classifiers import table_for
 from r2et.audit.config import DataSettings
 from r2et.audit.csvs import CsvTable
+from r2et.audit.items import Items
 from r2et.audit.loading import Loaded
 from r2et.audit.tables import Source, Table
-from r2et.data import DATASETS, Collection, Dataset, Split, load, read_csv
+from r2et.data import (
+    DATASETS,
+    Collection,
+    Dataset,
+    Split,
+    load,
+    read_csv,
+    read_folder,
+    read_networks,
+)
 from r2et.data.dataset import in_words
+
+NETWORKS = (".npz", ".mat", ".zip")
 
 
 def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> Source:
-    """The rows of a CSV file or the test part of an embedded data set, as the models take them."""
+    """The rows of a CSV file or the test part of a known data set, as the models take them.
+
+    A folder of pictures or a file of networks is a collection of one's own: all of it, or the test
+    part for models that were trained on it.
+    """
     fitted = [each.classifier for each in models if each.classifier is not None]
     if fitted:
         return table_for(fitted, data, settings)
     trained = [each for each in models if "data" in each.recipe]
     if data in DATASETS:
         split = _split(load(data), trained)
+        if isinstance(split.dataset, Collection):
+            _check_plain(settings, data)
+            return Items.of_split(split)
         _check_columns(settings, split)
         still = [name for name in settings.features if settings.of(name).immutable]
         subgroups = {name: _in_words(split, name) for name in settings.subgroups}
         return Table.of_split(split, immutable=still, subgroups=subgroups)
+    if (found := _collection(Path(data))) is not None:
+        _check_plain(settings, data)
+        return Items.of_split(_split(found, trained)) if trained else Items.of_collection(found)
     if not trained:
         return CsvTable.at(data, settings)
     if settings.target is None:
@@ -43,6 +65,20 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
     split = _split(dataset, trained)
     as_trained = replace(settings, scale="minmax", eps="scaled", missing="mark")
     return CsvTable.at(data, as_trained, scale=split.scale)
+
+
+def _collection(path: Path) -> Collection | None:
+    """The user's own folder of pictures or file of networks, None if it is something else."""
+    if path.is_dir():
+        return read_folder(path, name=path.resolve().name)
+    if path.suffix in NETWORKS:
+        return read_networks(path, name=path.stem)
+    return None
+
+
+def _check_plain(settings: DataSettings, data: str) -> None:
+    if settings != DataSettings():
+        raise ValueError(f"{data} has no columns to speak of: leave out --config and --target.")
 
 
 def _split(dataset: Dataset | Collection, trained: Sequence[Loaded]) -> Split:

@@ -15,12 +15,14 @@ class Surroundings:
     """Every input within a distance of a clean one, a threat to attack it by.
 
     x + radius * reach * u with u in the unit ball of `norm` "l2", or in the unit cube for "box".
-    `reach` (d,) is what a length of 1 is for each feature; one of reach 0 never changes.
+    `reach` (d,) is what a length of 1 is for each feature; one of reach 0 never changes. `bounds`,
+    low and high (d,), are left only by inputs that begin outside.
     """
 
     radius: float = 1.0
     norm: Norm = "l2"
     reach: Tensor
+    bounds: tuple[Tensor, Tensor] | None = None
 
     def at(self, radius: float) -> "Surroundings":
         """The same surroundings up to another distance."""
@@ -40,7 +42,12 @@ class Surroundings:
         inside = (self.radius * (1 - 8 * eps) - 2 * eps * far).clamp_min(0)
         outside = length > inside
         shrunk = centre + reach * move * inside / torch.where(outside, length, 1.0)
-        return torch.where(outside, shrunk, torch.where(reach > 0, points, centre))
+        found = torch.where(outside, shrunk, torch.where(reach > 0, points, centre))
+        if self.bounds is None:
+            return found
+        low, high = (each.to(points) for each in self.bounds)
+        # Every number only comes nearer to the centre: the region is not left again.
+        return found.clamp(torch.minimum(low, centre), torch.maximum(high, centre))
 
     def relax(self, points: Tensor, centre: Tensor) -> Tensor:
         """The same as `project`: slopes can be followed in the region itself."""

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from r2et.data.dataset import Feature, Part, Scale, Split, check_names
+from r2et.drawing import Look
+from r2et.explainers import shaped
 from r2et.naming import nearest
 
 Array = Tensor | NDArray[Any]
@@ -25,7 +27,9 @@ class Columns:
 
     `scale` leads from original units to inputs. `reach` (d,) is what a length of 1 is in inputs, 0
     for those that never change, `unit_of_eps` the same in words. `baseline` (d,) stands for a
-    feature that is taken away.
+    feature that is taken away. Where features are no inputs by themselves, `counts` holds for each
+    input the feature that it counts for, -1 for none. `bounds` are those of inputs, (d,) each.
+    Decisions with a `look` are drawn.
     """
 
     features: tuple[Feature, ...]
@@ -33,6 +37,31 @@ class Columns:
     reach: Tensor
     baseline: Tensor
     unit_of_eps: str = AS_GIVEN
+    counts: tuple[int, ...] = ()
+    bounds: tuple[Tensor, Tensor] | None = None
+    look: Look | None = None
+
+    def values(self, x: Tensor) -> list[float]:
+        """What an example (d,) says of each feature in original units; of several inputs a mean."""
+        raw = self.scale.undo(x)[None]
+        if self.counts:
+            one = torch.ones_like(raw)
+            raw = shaped(raw, "signed", self.counts) / shaped(one, "signed", self.counts)
+        found: list[float] = raw[0].tolist()
+        return found
+
+    @property
+    def still(self) -> list[bool]:
+        """Which features never change."""
+        free = (self.reach > 0).tolist()
+        if self.counts:
+            moved = {feature for feature, each in zip(self.counts, free, strict=True) if each}
+            free = [number in moved for number in range(len(self.features))]
+        return [not each for each in free]
+
+    def input_name(self, number: int) -> str:
+        """What an input is called."""
+        return f"number {number + 1}" if self.counts else self.features[number].name
 
     @property
     def groups(self) -> dict[str, list[int]]:
@@ -54,7 +83,9 @@ class Columns:
     @property
     def immutable(self) -> list[str]:
         """The attributes that never change."""
-        still = (self.reach == 0).tolist()
+        still = self.still
+        if self.look is not None and all(still):
+            return ["what is explained"]
         return [group for group, numbers in self.groups.items() if all(still[i] for i in numbers)]
 
     @property
@@ -63,6 +94,10 @@ class Columns:
         found = hashlib.sha256(repr((self.features, self.unit_of_eps)).encode("utf-8", "replace"))
         for each in (self.scale.fill, self.scale.shift, self.scale.width, self.reach):
             found.update(each.double().contiguous().cpu().numpy().tobytes())
+        if self.counts:
+            found.update(repr(self.counts).encode())
+        for bound in self.bounds or ():
+            found.update(bound.double().contiguous().cpu().numpy().tobytes())
         return found.hexdigest()[:12]
 
 
@@ -229,7 +264,7 @@ class Table:
                     f"{len(values)}."
                 )
         if self.classes is not None and self.y is not None:
-            _check_labels(torch.as_tensor(self.y), self.classes)
+            check_labels(torch.as_tensor(self.y), self.classes)
         _ = self.columns
 
     @classmethod
@@ -329,11 +364,12 @@ class Table:
             return [None] * count
         if self.classes is None:
             return [str(each) for each in y.tolist()]
-        _check_labels(y, self.classes)
+        check_labels(y, self.classes)
         return [self.classes[int(each)] for each in y.tolist()]
 
 
-def _check_labels(y: Tensor, classes: Sequence[str]) -> None:
+def check_labels(y: Tensor, classes: Sequence[str]) -> None:
+    """Refuse labels that are no numbers of the classes."""
     numbers = y.tolist()
     if any(not math.isfinite(each) or int(each) not in range(len(classes)) for each in numbers):
         raise ValueError(

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from r2et.audit.judging import AuditSettings, Explained, Judged, Subject
 from r2et.audit.tables import Chunk, Columns
 from r2et.data.dataset import MISSING, SHOWN, Feature, in_words, plain
+from r2et.drawing import drawn
 
 MOST_CHANGES = 40
 MEASURES = ("thickness", "dffot", "comp", "suff", "flippable")
@@ -83,8 +85,11 @@ class Teller:
     def _names(self, numbers: Sequence[int]) -> list[str]:
         return [self.columns.features[number].name for number in numbers]
 
-    def told(self, chunk: Chunk, judged: Judged, i: int, row: Row) -> Row:
-        """One decision in full, as `audit.json` holds it; `row` is its flat row."""
+    def told(self, chunk: Chunk, judged: Judged, i: int, row: Row, drawn: bool = False) -> Row:
+        """One decision in full, as `audit.json` holds it; `row` is its flat row.
+
+        If it is `drawn`, also as a picture before and after the change.
+        """
         attacked = self.settings.attack != "none"
         return {
             **{name: row[name] for name in ("row", "id", "model", "label")},
@@ -100,14 +105,15 @@ class Teller:
             "subgroup": dict(chunk.subgroups[i]),
             "counter-example": None
             if row["broken radius"] is None
-            else self._counter_example(judged, i, row),
+            else self._counter_example(judged, i, row, drawn),
+            **({"drawing": self._drawing(judged, i, row)} if drawn else {}),
         }
 
     def _series(self, what: str, row: Row) -> list[float]:
         return [row[f"{what} at {length}"] for length in self.settings.epsilons]
 
     def _reasons(self, explained: Explained, i: int) -> list[Row]:
-        raw = self.columns.scale.undo(explained.x[i].cpu()).tolist()
+        raw = self.columns.values(explained.x[i].cpu())
         slopes = explained.slopes[i].tolist()
         # As shares: where a model is sure, all slopes of its probability are tiny.
         total = sum(map(abs, slopes)) or 1.0
@@ -121,22 +127,54 @@ class Teller:
             for number in explained.ranked[i, : self.settings.k].tolist()
         ]
 
-    def _counter_example(self, judged: Judged, i: int, row: Row) -> Row:
+    def _counter_example(self, judged: Judged, i: int, row: Row, drawn: bool) -> Row:
         clean, by = judged.clean, judged.broken_by
-        changes = changes_in_words(self.columns, clean.x[i].cpu(), by.x[i].cpu())
-        k = self.settings.k
+        k, look = self.settings.k, self.columns.look
+        # Thousands of pixels that change a little are seen, not told.
+        changes = (
+            changes_in_words(self.columns, clean.x[i].cpu(), by.x[i].cpu()) if look is None else []
+        )
         return {
             "radius": row["broken radius"],
             "changes": changes[:MOST_CHANGES],
-            "changed": len(changes),
+            "changed": len(changes) if look is None else int((by.x[i] != clean.x[i]).sum()),
             "prediction": row["prediction"],
             "probability": float(by.probability[i]),
             "reasons": self._reasons(by, i),
             "left": row["left"],
             "entered": row["entered"],
             "precision": (k - len(row["left"])) / k,
-            "input": by.x[i].tolist(),
+            "input": by.x[i].tolist() if look is None or drawn else None,
         }
+
+    def _drawing(self, judged: Judged, i: int, row: Row) -> Row:
+        """A broken decision and the most damaging change within the tolerance, to be drawn."""
+        assert self.columns.look is not None
+        clean, by, k = judged.clean, judged.worst, self.settings.k
+        gone, _ = _exchanged(*(each.ranked[i, :k].tolist() for each in (clean, by)))
+        return {
+            "row": row["row"],
+            "predicted": row["prediction"],
+            "probability": [float(each.probability[i]) for each in (clean, by)],
+            "cost": float((by.x[i] - clean.x[i]).abs().max()),
+            "precision": (k - len(gone)) / k,
+            **drawn(
+                self.columns.look,
+                [self._first(each.x[i].cpu()) for each in (clean, by)],
+                [_shares(each.slopes[i].abs().cpu()) for each in (clean, by)],
+                k,
+            ),
+        }
+
+    def _first(self, x: Tensor) -> Tensor:
+        """The numbers of an example that are drawn, in original units."""
+        assert self.columns.look is not None
+        raw = self.columns.scale.undo(x)
+        counts = torch.tensor(self.columns.counts)
+        look = self.columns.look
+        if len(raw) == look.count * look.piece.size:
+            return raw
+        return raw[counts >= 0]
 
 
 def _exchanged(before: Sequence[int], after: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -145,6 +183,12 @@ def _exchanged(before: Sequence[int], after: Sequence[int]) -> tuple[list[int], 
     if old == new:
         return [], []
     return [each for each in before if each not in new], [each for each in after if each not in old]
+
+
+def _shares(scores: Tensor) -> Tensor:
+    """Scores as shares of their sum: where a model becomes sure, all of them grow small."""
+    total = scores.sum()
+    return scores / total if total > 0 else scores
 
 
 def _finite(value: float) -> float | None:

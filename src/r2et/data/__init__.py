@@ -4,6 +4,7 @@ from r2et.data.collection import Collection
 from r2et.data.dataset import Dataset, Feature, Part, Scale, Split
 from r2et.data.embedded import DATASETS, load
 from r2et.data.frames import from_frame, read_csv
+from r2et.data.networks import read_networks
 from r2et.data.pictures import read_folder, read_picture
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "load",
     "read_csv",
     "read_folder",
+    "read_networks",
     "read_picture",
 ]

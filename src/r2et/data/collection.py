@@ -105,8 +105,12 @@ class Collection:
                 self.nodes[end] if self.nodes else f"node {end + 1}" for end in ends
             )
         if len(self.piece.shape) == 3:
-            row, column = divmod(number, self.piece.shape[2])
-            return f"row {row + 1}, column {column + 1}"
+            channels, height, width = self.piece.shape
+            channel, place = divmod(number, height * width)
+            row, column = divmod(place, width)
+            told = f"row {row + 1}, column {column + 1}"
+            own = channels > 1 and not self.explained_channels
+            return f"channel {channel + 1}, {told}" if own else told
         return f"number {number + 1}"
 
     def split(self, seed: int) -> Split:

@@ -7,6 +7,10 @@ from pathlib import Path
 VARIABLE = "R2ET_DATA"
 
 
+class MissingDataError(ValueError):
+    """Data that do not travel with the package are not where they were looked for."""
+
+
 def data_root(root: str | Path | None) -> Path | None:
     """The folder of the data: the one given, else the one that R2ET_DATA names, else none."""
     named = root if root is not None else os.environ.get(VARIABLE)
@@ -29,7 +33,7 @@ def find(
         where = "a data root, but none is given"
     else:
         where = f"{folder}, " + ("but it is not there" if folder.is_dir() else "which is no folder")
-    raise ValueError(
+    raise MissingDataError(
         f"{what}: expected {' or '.join(relative_candidates)} in {where}: get it from {source}, "
         f"and name the folder it is in with --data-root or {VARIABLE}."
     )

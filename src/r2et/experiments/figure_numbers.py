@@ -152,6 +152,25 @@ def profile(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[fl
     return [sum(at) / len(at) for at in zip(*found, strict=True)]
 
 
+def maps_grid(rows: Sequence[Row], dataset: str, title: str) -> Grid:
+    """P@k of the one example whose saliency maps a figure shows, a line for each method."""
+    shown = [
+        row for row in rows_of(rows, "paper", dataset) if row["seed"] == 0 and row.get("decisions")
+    ]
+    lines = tuple(
+        (str(row["label"]), f"{100 * row['decisions'][0]['precision']:.1f}") for row in shown
+    )
+    return Grid(
+        title=title,
+        headings=("method", "P@k of the example shown, ours"),
+        lines=lines,
+        values=[
+            {"method": row["method"], "precision": row["decisions"][0]["precision"]}
+            for row in shown
+        ],
+    )
+
+
 def profile_grid(rows: Sequence[Row], datasets: Sequence[str], title: str) -> Grid:
     """How much of the score of place k the next place has, for the k of Table 7."""
     lines, values = [], {}

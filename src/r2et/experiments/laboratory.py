@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from r2et.attacks import (
     ATTACKS,
     Attack,
-    Ball,
     Budget,
+    Cube,
     Curve,
     Effort,
     HandlerPoint,
@@ -27,14 +27,23 @@ from r2et.attacks import (
     read_rules,
 )
 from r2et.attacks.complexity import estimated_constants, iteration_bound
+from r2et.attacks.curves import PAIRS, WALK
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
 from r2et.audit.loading import briefly, made
 from r2et.data import Collection, Dataset, Split
-from r2et.evaluation import applicant, changes, reasons
-from r2et.experiments.recipes import load_recipe
-from r2et.experiments.runs import fitted
-from r2et.explainers import EXPLAINERS, SCORES, Explainer, check_inputs, predicted, slope
+from r2et.evaluation import DTYPES, EvaluationSettings, applicant, changes, reasons, task_of
+from r2et.experiments.recipes import Recipe, load_recipe, recipe_for
+from r2et.experiments.runs import fitted, measured_explanation
+from r2et.explainers import (
+    EXPLAINERS,
+    SCORES,
+    Explainer,
+    check_inputs,
+    gradient,
+    predicted,
+    slope,
+)
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.statistics import auc
 from r2et.naming import nearest
@@ -42,6 +51,10 @@ from r2et.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.training import load
 
 NOISE = ("shared", "fresh")
+SHAPES = {"ball": "l2", "cube": "linf"}
+WIDE = Effort(rounds=2, starts=2, steps=30, points=8, moves=8, pairs=0, even=2, itself=True)
+"""The effort on explanations of many features, where random goals spread too thin."""
+STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that handlers are compared at
 DRAWS = 5  # explanations with fresh noise over which P@k is averaged
 
 
@@ -194,7 +207,7 @@ def given_model(
         )
     if model is None:
         split = dataset.split(seed)
-        recipe = load_recipe("converged", dataset.name)
+        recipe = load_recipe(recipe_for(dataset), dataset.name)
         return fitted(split, recipe, "vanilla", {})[0], split
     if ":" in model and not Path(model).exists():
         own = made(model)
@@ -228,6 +241,8 @@ def check_request(settings: LabSettings, dataset: Dataset | Collection) -> None:
 def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explainer:
     """The explainer asked for, with its choices."""
     choices: dict[str, Any] = {"of": settings.of}
+    if isinstance(split.dataset, Collection):
+        choices["groups"] = split.dataset.explained
     if settings.gauge_free:
         choices["one_hot"] = split.dataset.one_hot
     if settings.explainer == "smooth-grad":
@@ -237,13 +252,15 @@ def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explaine
 
 def threat_of(settings: LabSettings, split: Split) -> Threat:
     """The threat asked for: "ball", "applicant", or a file of rules."""
-    if settings.threat == "ball":
-        return Ball()
+    if settings.threat in SHAPES:
+        norm = SHAPES[settings.threat]
+        return task_of(split, EvaluationSettings(norm=norm), gradient).threat
     if settings.threat == "applicant":
         return applicant(split)
     if not settings.threat.endswith(".toml"):
         raise ValueError(
-            f"unknown threat {settings.threat!r}: {nearest(settings.threat, ('ball', 'applicant'))}"
+            f"unknown threat {settings.threat!r}: "
+            f"{nearest(settings.threat, (*SHAPES, 'applicant'))}"
             " For rules of your own give the path of a .toml file."
         )
     return applicant_threat(split, read_rules(Path(settings.threat)))
@@ -256,7 +273,9 @@ def attack_at(settings: LabSettings, radius: float, explain: Explainer, threat: 
     asked: dict[str, Any] = {
         "handler": settings.handler,
         "seconds": settings.seconds,
-        "effort": None if settings.rounds is None else replace(Effort(), rounds=settings.rounds),
+        "effort": None
+        if settings.rounds is None
+        else replace(WIDE if isinstance(threat, Cube) else Effort(), rounds=settings.rounds),
     }
     flags = {"handler": "--handler", "seconds": "--seconds", "effort": "--rounds"}
     choices = {name: value for name, value in asked.items() if value is not None}
@@ -265,9 +284,14 @@ def attack_at(settings: LabSettings, radius: float, explain: Explainer, threat: 
             raise ValueError(
                 f"the attack {settings.attack!r} takes no {flags[name]}: leave it out."
             )
+    # A cube is crossed in about twenty steps, whatever its size.
+    small = isinstance(threat, Cube)
+    budget = Budget(radius=radius, step=radius / 20, steps=100) if small else Budget(radius=radius)
+    if small and "effort" in offered:
+        choices.setdefault("effort", WIDE)
     usual = {
         "radius": radius,
-        "budget": Budget(radius=radius),
+        "budget": budget,
         "record_every": 1,
         "seed": settings.seed,
     }
@@ -292,6 +316,8 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         explain=explain,
         threat=threat,
         seed=settings.seed,
+        pairs=0 if isinstance(threat, Cube) else PAIRS,
+        walk=0 if isinstance(threat, Cube) else WALK,
     )(model, x, y)
     with torch.no_grad():
         margins = slope(model, x, y, "margin")
@@ -302,7 +328,7 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         examples_auc=(auc(model, x, truth), auc(model, curve.x[-1], truth))
         if len(truth.unique()) > 1
         else None,
-        null_share=float(null_share(margins, split.dataset.one_hot).mean()),
+        null_share=float(null_share(margins.flatten(1), split.dataset.one_hot).mean()),
         ties=float(ties(curve.before, settings.k).double().mean()),
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),
@@ -419,6 +445,28 @@ def compared_handlers(model: nn.Module, split: Split, settings: LabSettings) -> 
         budget=Budget(radius=max(settings.epsilons), steps=100),
         threat=threat_of(settings, split),
         seed=settings.seed,
+    )
+
+
+def compared_by(
+    model: nn.Module, split: Split, recipe: Recipe, examples: int
+) -> list[HandlerPoint]:
+    """Every way to keep predictions at several step sizes, in the threat of a recipe."""
+    evaluation = recipe.evaluation
+    task = task_of(split, evaluation, measured_explanation(split.dataset, recipe))
+    model = copy.deepcopy(model).to(DTYPES[evaluation.dtype]).eval()
+    x = split.test.x[: min(examples, evaluation.examples)].to(DTYPES[evaluation.dtype])
+    return compare_handlers(
+        model,
+        x,
+        predicted(model, x),
+        k=evaluation.k,
+        explain=task.explain,
+        budget=evaluation.er,
+        threat=task.threat,
+        step_sizes=[share * evaluation.er.radius for share in STEP_SHARES],
+        outputs=task.outputs,
+        record_every=evaluation.record_every,
     )
 
 

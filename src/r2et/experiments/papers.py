@@ -29,11 +29,29 @@ from r2et.experiments.tables import (
 )
 
 ER, MSE, STRONG = "er precision@k", "mse precision@k", "strong precision@k"
-CONTROL_KEYS = ("clean AUC", STRONG, "distinct sets", "null share", "flippable")
+CONTROL_KEYS = (
+    "clean AUC",
+    "within-class AUC",
+    STRONG,
+    "noise precision@k",
+    "er last precision@k",
+    "distinct sets",
+    "null share",
+    "flippable",
+)
 CONTROLS = tuple(column for key in CONTROL_KEYS for column in COLUMNS if column.key == key)
 FAR = 0.05  # points of a hundred, from which on a number differs whatever its spread
 NONE = "–"
-NAMES = {"adult": "Adult", "bank": "Bank", "compas": "COMPAS"}
+NAMES = {
+    "adult": "Adult",
+    "bank": "Bank",
+    "compas": "COMPAS",
+    "mnist": "MNIST 3/8 pairs",
+    "cifar10": "CIFAR-10",
+    "oct": "retinal OCT (concepts)",
+    "abide": "ABIDE brain networks, age",
+    "cnp": "CNP brain networks",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +139,8 @@ class PaperTable:
     tests: tuple[tuple[str, tuple[Comparison, ...]], ...]
     leads: tuple[Lead, ...]
     chosen: tuple[str, ...]
+    stand_in: str = ""
+    """For which data of the papers these stand in, if they do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +209,10 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Row], dataset: st
         tests=tuple(tests),
         leads=tuple(leads),
         chosen=tuple(_choices(of_recipe[name], name) for name in recipes if of_recipe[name]),
+        stand_in=next(
+            (row["stand_in"] for own in of_recipe.values() for row in own if row.get("stand_in")),
+            "",
+        ),
     )
 
 
@@ -318,7 +342,10 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
     for quantity in table.quantities:
         headings += [f"{quantity.heading} ours", "published"]
     headings.append("failed seeds")
-    headings += [_control_heading(column) for column in CONTROLS]
+    # What no line has a number for, such as null shares of pictures, is left out.
+    had = {key for line in table.lines for each in line.controls for key in each}
+    controls = [column for column in CONTROLS if column.key in had]
+    headings += [_control_heading(column) for column in controls]
     strong = set()
     for number in range(len(table.quantities)):
         if (best := _best_line(table, number)) is not None:
@@ -329,12 +356,14 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
         for quantity, entry in zip(table.quantities, line.entries, strict=True):
             cells += [_ours(entry, quantity), _printed(entry, quantity)]
         cells.append(_by_recipe([_failed(line, table, name) for name in table.recipes]))
-        for column in CONTROLS:
+        for column in controls:
             shown = [column.show(each[column.key]) if column.key in each else NONE
                      for each in line.controls]  # fmt: skip
             cells.append(_by_recipe(shown))
         lines.append(tuple(cells))
     notes = list(table.chosen)
+    if table.stand_in:
+        notes.insert(0, f"{table.stand_in}; published numbers are those of the papers' data.")
     if several:
         notes.insert(0, f"Numbers with strokes are those of {' / '.join(table.recipes)}, in turn.")
     return Grid(
@@ -343,7 +372,7 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
         lines=tuple(lines),
         values=table_values(table),
         settings=tuple(settings),
-        controls=len(headings) - len(CONTROLS),
+        controls=len(headings) - len(controls),
         strong=frozenset(strong),
         notes=tuple(notes),
         legend=LEGEND,

@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import torch
 
 from r2et.attacks import Budget, Effort
+from r2et.data import Collection, Dataset
 from r2et.evaluation import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
 from r2et.models import ACTIVATIONS, MODELS
@@ -30,6 +31,7 @@ VANILLA = "vanilla"
 LATER = {
     "network",
     "augment",
+    "ramp",
     "norm",
     "handler",
     "singles",
@@ -324,11 +326,14 @@ def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _try_methods(recipe: Recipe) -> None:
     """Refuse settings that a method does not take before anything is trained."""
+    shown = None if recipe.network is None else (recipe.trained or recipe.explainer).build()
     for plan in recipe.methods:
         entry = METHODS[plan.name]
+        takes = shown is not None and "explain" in inspect.signature(entry.build).parameters
+        given = {"explain": shown} if takes else {}
         for settings in plan.grid:
             try:
-                method = entry.build(k=recipe.evaluation.k, **settings)
+                method = entry.build(k=recipe.evaluation.k, **given, **settings)
             except TypeError as problem:
                 raise ValueError(
                     f"recipe {recipe.name!r}, method {plan.name!r}: {problem}."
@@ -343,14 +348,30 @@ def _try_methods(recipe: Recipe) -> None:
 
 def recipe_names() -> list[str]:
     """The names of the recipes that come with the package."""
+    return sorted({name.split(".")[0] for name in _files()})
+
+
+@cache
+def _files() -> frozenset[str]:
+    """The recipe files that come with the package: NAME.toml, or NAME.DATASET.toml."""
     folder = resources.files("r2et.experiments") / "recipes"
-    return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
+    return frozenset(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def recipe_for(dataset: Dataset | Collection) -> str:
+    """The name of the recipe that is meant for data of a kind, unless another is asked for."""
+    if isinstance(dataset, Dataset):
+        return "converged"
+    if f"paper.{dataset.name}.toml" in _files():
+        return "paper"
+    return "networks" if dataset.piece.symmetric else "pictures"
 
 
 def load_recipe(name: str, dataset: str) -> Recipe:
     """A recipe by name or TOML file, with its own settings for `dataset` if it has any.
 
     A recipe with a line `base = "NAME"` has the settings of that recipe where it has none itself.
+    Pictures and networks have recipes of their own by the same names, in files NAME.DATASET.toml.
     """
     return recipe_from(*_table_of(name, dataset))
 
@@ -363,8 +384,15 @@ def _table_of(name: str, dataset: str, above: tuple[str, ...] = ()) -> tuple[str
             raise ValueError(f"there is no recipe file {name}: check the path.")
         content, name = path.read_bytes(), path.stem
     elif name in recipe_names():
-        file = resources.files("r2et.experiments") / "recipes" / f"{name}.toml"
-        content = file.read_bytes()
+        special = f"{name}.{dataset}.toml"
+        file = special if special in _files() else f"{name}.toml"
+        if file not in _files():
+            known = sorted(each.split(".")[1] for each in _files() if each.startswith(f"{name}."))
+            raise ValueError(
+                f"recipe {name!r} is for {', '.join(known)} only, not for {dataset!r}: choose "
+                "another recipe."
+            )
+        content = (resources.files("r2et.experiments") / "recipes" / file).read_bytes()
     else:
         raise ValueError(f"unknown recipe {name!r}: {nearest(name, recipe_names())}")
     try:

@@ -8,13 +8,27 @@ from typing import Any
 
 from r2et.data import Collection, Dataset
 from r2et.data import load as load_embedded
+from r2et.data.roots import MissingDataError
 from r2et.experiments.figure_numbers import facing_of
-from r2et.experiments.laboratory import LabSettings, compared_handlers
-from r2et.experiments.recipes import MethodPlan, Recipe, load_recipe
-from r2et.experiments.runs import LABELS, code_digest, data_digest, fingerprint, row_key
+from r2et.experiments.laboratory import LabSettings, compared_by, compared_handlers
+from r2et.experiments.recipes import Recipe, load_recipe
+from r2et.experiments.runs import (
+    LABELS,
+    code_digest,
+    controls,
+    data_digest,
+    fingerprint,
+    row_key,
+)
 from r2et.experiments.sweeps import OnProgress, Plan, Progress, sweep, unit_of
-from r2et.experiments.tables import LINEAR, VANILLA, Row
-from r2et.experiments.targets import HANDLERS_ROWS, SCATTERED_MODEL, Target, datasets_wanted
+from r2et.experiments.tables import VANILLA, Row
+from r2et.experiments.targets import (
+    HANDLERS_ROWS,
+    SCATTERED_MODEL,
+    TABULAR,
+    Target,
+    datasets_wanted,
+)
 from r2et.files import append_rows, read_rows
 from r2et.training import load as load_model
 
@@ -27,6 +41,12 @@ KEPT_MEASURES = (
     "strong precision@k",
     "applicant precision@k",
     "strong gauge-free precision@k",
+    "noise precision@k",
+    "er last precision@k",
+    "er last sen",
+    "within-class AUC",
+    "er attacked AUC",
+    "mse attacked AUC",
     "er thickness",
     "gaussian thickness",
     "least gaussian thickness",
@@ -67,6 +87,7 @@ KEPT_FIELDS = (
     "radii",
     "steps",
     "points",
+    "stand_in",
 )
 
 
@@ -94,11 +115,13 @@ def reproduce(
     address: str | None = None,
     load: Callable[[str], Dataset | Collection] = load_embedded,
     on_progress: OnProgress = lambda progress: None,
+    on_missing: Callable[[MissingDataError], None] = lambda problem: None,
 ) -> list[Row]:
     """The rows that the targets are made of, after whatever is missing in `out` has been run.
 
     Rows of `out` that the targets do not need are left out. Without anything missing no model is
-    loaded, let alone trained.
+    loaded, let alone trained. Data sets that are not at hand are left out, each told
+    `on_missing`, unless they were asked for by `only`.
     """
     wanted = {target.name: datasets_wanted(target, only) for target in targets}
     if not any(wanted.values()):
@@ -111,6 +134,15 @@ def reproduce(
             known[name] = load(name)
         return known[name]
 
+    for name in dict.fromkeys(name for names in wanted.values() for name in names):
+        try:
+            loaded(name)
+        except MissingDataError as problem:
+            if only:
+                raise
+            on_missing(problem)
+            for names in wanted.values():
+                names[:] = [each for each in names if each != name]
     parts = list(_parts(targets, wanted, seeds, loaded))
     results = out / "results.jsonl"
     rows = _by_key(read_rows(results))
@@ -185,6 +217,8 @@ def _parts(
     for target in targets:
         for need in target.needs:
             for dataset in wanted[target.name]:
+                if need.datasets is not None and dataset not in need.datasets:
+                    continue
                 where = (need.recipe, need.by, dataset)
                 before = needs.get(where, set())
                 methods = None if need.methods is None or before is None else {*need.methods}
@@ -199,7 +233,9 @@ def _parts(
                 dataset=dataset,
                 recipe=own,
                 keys=tuple(_keys(load(dataset), own, own.seeds if seeds is None else seeds)),
-                whole=by is None and plans == list(recipe.methods) and dataset in recipe.datasets,
+                whole=by is None
+                and plans == list(recipe.methods)
+                and dataset in load_recipe(name, "").datasets,
             )
 
 
@@ -209,7 +245,7 @@ def _is_needed(method: str, methods: set[str] | None) -> bool:
 
 def _keys(dataset: Dataset | Collection, recipe: Recipe, seeds: int) -> Iterator[str]:
     for seed in range(seeds):
-        for plan in (MethodPlan(name=LINEAR), *recipe.methods):
+        for plan in (*controls(recipe), *recipe.methods):
             yield row_key(dataset, recipe, seed, plan)
 
 
@@ -274,7 +310,11 @@ def handlers_row(
     unit = unit_of(plan, 0, recipe.methods[0], out)
     model, _ = load_model(unit.path(recipe.methods[0].grid[0]))
     split = dataset.split(0)
-    points = compared_handlers(model, split, settings)
+    points = (
+        compared_handlers(model, split, settings)
+        if isinstance(dataset, Dataset)
+        else compared_by(model, split, recipe, HANDLERS_EXAMPLES)
+    )
     row = {
         "key": key,
         "recipe": HANDLERS_ROWS,
@@ -287,7 +327,7 @@ def handlers_row(
         "code": code_digest(),
         "k": settings.k,
         "examples": min(settings.examples, len(split.test)),
-        "radii": {"attack": max(settings.epsilons)},
+        "radii": {"attack": max(settings.epsilons), "norm": recipe.evaluation.norm},
         "points": [asdict(point) for point in points],
     }
     append_rows(path, [row])
@@ -310,6 +350,9 @@ def stripped(row: Row) -> dict[str, Any]:
     kept["candidates"] = list(row.get("candidates", []))
     if not row.get("passed", True):
         kept["failures"] = list(row.get("failures", []))
+    drawn = row["recipe"] == FIGURES_FROM and row["dataset"] not in TABULAR and row["seed"] == 0
+    if drawn and row.get("decisions"):
+        kept["decisions"] = list(row["decisions"][:1])
     series, told = row.get("series") or {}, {}
     if row["recipe"] != FIGURES_FROM:
         series = {}

@@ -28,7 +28,7 @@ from r2et.data.collection import Collection
 from r2et.derivatives import frozen_statistics
 from r2et.evaluation import DTYPES, build_attack, evaluate, rows_at_once, task_of
 from r2et.experiments.recipes import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
-from r2et.explainers import Explainer, gradient, predicted
+from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
 from r2et.grid import Trained, by_network, fit_grid, in_turn, stacked
 from r2et.inputs import Inputs, Joined, Piece
 from r2et.metrics.statistics import auc
@@ -236,6 +236,11 @@ def unit_print(dataset: Dataset | Collection, recipe: Recipe, plan: MethodPlan) 
     return fingerprint(trains, judges, plan.name, plan.grid)
 
 
+def controls(recipe: Recipe) -> tuple[MethodPlan, ...]:
+    """What is measured besides the methods: a linear network, which has no neurons to explain."""
+    return () if recipe.explainer.name in CONCEPTS else (MethodPlan(name=LINEAR),)
+
+
 def retrains(recipe: Recipe, method: str) -> bool:
     """Whether a method goes on from the Vanilla model instead of starting anew."""
     return recipe.schema == RETRAIN and method != VANILLA
@@ -257,11 +262,26 @@ def fitted(
 ) -> tuple[nn.Module, dict[str, Any], int]:
     """A network trained by the recipe, how it is built again, and its number of epochs."""
     plan = network_plan(split.dataset, recipe, method)
-    chosen = METHODS[method].build(k=recipe.evaluation.k, **settings)
+    chosen = method_of(split, recipe, method, settings)
     model, history = fit(
         network(split, plan), split.train, split.valid, chosen, fit_settings(split, recipe)
     )
-    return model, plan, len(history)
+    return with_single_head(model, split), plan, len(history)
+
+
+def method_of(split: Split, recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Method:
+    """A method of a recipe with some settings, as it trains a single network from nothing."""
+    return _built(METHODS[name], recipe.evaluation.k, trained_explanation(split.dataset, recipe),
+                  settings)  # fmt: skip
+
+
+def _built(
+    entry: MethodEntry, k: int, explain: Explainer | None, settings: Mapping[str, Any]
+) -> Method:
+    """A method, which is told what is explained if it can make use of it."""
+    if explain is not None and "explain" in inspect.signature(entry.build).parameters:
+        settings = {"explain": explain, **settings}
+    return entry.build(k=k, **settings)
 
 
 NOT_KEPT = "no epoch of retraining kept both Vanilla's explanations and its AUC."
@@ -284,7 +304,7 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
         rebuildable(
             each.model,
             shape,
-            METHODS[plan.name].build(k=recipe.evaluation.k, **settings),
+            method_of(split, recipe, plan.name, settings),
             split.valid.x,
         )
         for settings, each, problem in zip(plan.grid, found, problems, strict=True)
@@ -346,7 +366,7 @@ def trained(
     """
     begin = _scratch(split, recipe, plan) if vanilla is None else _retrain(split, recipe, vanilla)
     found: dict[int, Trained] = {}
-    apart = isinstance(split.dataset, Collection)
+    apart = isinstance(split.dataset, Collection) or recipe.fit.ramp > 0
     for places in together(plan, recipe.evaluation.k, apart):
         alike = [plan.grid[place] for place in places]
         found |= zip(places, begin.fit(METHODS[plan.name], alike, split), strict=True)
@@ -383,12 +403,10 @@ class Beginning:
 
     def method(self, entry: MethodEntry, settings: Mapping[str, Any], networks: int = 1) -> Method:
         """The method, which keeps Vanilla's ranking where it can, for so many networks at once."""
-        if self.explain is not None and "explain" in inspect.signature(entry.build).parameters:
-            settings = {"explain": self.explain, **settings}
         if self.vanilla is None or not entry.ranks:
-            return entry.build(k=self.k, **settings)
+            return _built(entry, self.k, self.explain, settings)
         reference = stacked([self.vanilla] * networks) if networks > 1 else self.vanilla
-        return entry.build(k=self.k, reference=reference, **settings)
+        return _built(entry, self.k, self.explain, {"reference": reference, **settings})
 
     def fit(
         self, entry: MethodEntry, alike: Sequence[Mapping[str, Any]], split: Split
@@ -451,7 +469,9 @@ def measured_explanation(dataset: Dataset | Collection, recipe: Recipe) -> Expla
 def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
     assert vanilla.model is not None
     assert vanilla.candidate is not None
-    start = unpacked(vanilla.model)
+    # Statistics stay as they are: explanations are formed with them, and in training mode every
+    # batch would pass through the network once more.
+    start = unpacked(vanilla.model).eval()
     return Beginning(
         network=start,
         settings=replace(fit_settings(split, recipe), epochs=recipe.retrain_epochs),
@@ -528,6 +548,7 @@ def row_head(
         "failures": [{"settings": each.settings, "problem": each.problem} for each in failures],
         "floor": floor,
         "selected by": recipe.select_by,
+        "stand_in": dataset.stand_in if isinstance(dataset, Collection) else "",
         "passed": plan.name == LINEAR or chosen is not None,
         "chosen": None if chosen is None else chosen.settings,
         "valid": None if chosen is None else asdict(chosen),

@@ -29,6 +29,7 @@ from r2et.experiments.runs import (
     Work,
     alone,
     code_digest,
+    controls,
     data_digest,
     fingerprint,
     measure_unit,
@@ -427,7 +428,7 @@ def _measurements(plan: Plan, out: Path) -> Iterator[Measurement]:
     """All rows of one data set, seed by seed, the linear control first."""
     for seed in range(plan.skip, plan.seeds):
         vanilla = unit_of(plan, seed, plan.recipe.methods[0], out)
-        for method in (MethodPlan(name=LINEAR), *plan.recipe.methods):
+        for method in (*controls(plan.recipe), *plan.recipe.methods):
             if method.name in (LINEAR, VANILLA):
                 own = None if method.name == LINEAR else vanilla
             else:

@@ -24,6 +24,8 @@ OURS = "steadfast"  # what the names of our own methods start with
 NO_RIVALS = (LINEAR, "thickness")  # a control, and what R2ET approximates
 
 CHANGED = "changed predictions"
+PUBLISHED_AS = {"cifar10": "CIFAR-10", "oct": "ROCT", "abide": "ADHD", "cnp": "BP"}
+"""The column of the papers that a data set stands in, where it goes by another name."""
 PUBLISHED_ATTACKS = {"er": "ERAttack", "mse": "MSE attack"}
 
 
@@ -75,6 +77,15 @@ COLUMNS: tuple[Column, ...] = (
         better="higher",
     ),
     Column(
+        key="within-class AUC",
+        heading="AUC within classes",
+        group="Accuracy",
+        line="Of pairs, the mean of the AUCs among pairs whose first item is of one class: to know "
+        "the class of the second item alone gives one half.",
+        style="auc",
+        better="higher",
+    ),
+    Column(
         key="er precision@k",
         heading="P@k ERAttack",
         group=ATTACKED,
@@ -107,6 +118,24 @@ COLUMNS: tuple[Column, ...] = (
         group=ATTACKED,
         line="Share of the top k reasons that survive changes a person could make: valid "
         "categories, whole numbers, nothing that is fixed.",
+        style="percent",
+        better="higher",
+    ),
+    Column(
+        key="noise precision@k",
+        heading="P@k noise",
+        group=ATTACKED,
+        line="Share of the top k reasons that survive random changes as large as an attack's, "
+        "without any attack.",
+        style="percent",
+        better="higher",
+    ),
+    Column(
+        key="er last precision@k",
+        heading="P@k ERAttack, last",
+        group=ATTACKED,
+        line="Share of the top k reasons left where ERAttack's walk ended, not at its best input, "
+        "whatever is predicted there.",
         style="percent",
         better="higher",
     ),
@@ -221,7 +250,11 @@ def check_rows(rows: Sequence[Row]) -> None:
 def measures_of(row: Row) -> dict[str, float]:
     """The measures of a row, and the largest share of predictions that any attack changed."""
     measures = dict(row.get("measures") or {})
-    changed = [value for name, value in measures.items() if name.endswith(" sen")]
+    changed = [
+        value
+        for name, value in measures.items()
+        if name.endswith(" sen") and not name.endswith("last sen")
+    ]
     return measures | ({CHANGED: max(changed)} if changed else {})
 
 
@@ -490,7 +523,7 @@ def published_in(
     >>> published_in("9", "bank", "SP", "COMP")
     0.31
     """
-    wanted = (table, dataset, label, measure, setting)
+    wanted = (table, PUBLISHED_AS.get(dataset, dataset), label, measure, setting)
     return _published().get(tuple(word.casefold() for word in wanted))
 
 
@@ -505,7 +538,8 @@ def published_labels(table: str, dataset: str) -> list[str]:
 
 
 def _of(line: Mapping[str, str], table: str, dataset: str) -> bool:
-    return line["table"] == table and line["dataset"].casefold() == dataset.casefold()
+    column = PUBLISHED_AS.get(dataset, dataset)
+    return line["table"] == table and line["dataset"].casefold() == column.casefold()
 
 
 @cache

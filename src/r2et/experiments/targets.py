@@ -10,6 +10,7 @@ from r2et.experiments.figure_numbers import (
     correlations,
     facing_of,
     handlers_grid,
+    maps_grid,
     paired_grid,
     places_grid,
     profile_grid,
@@ -32,11 +33,16 @@ from r2et.naming import nearest
 
 ALL = "all"
 TABULAR = ("adult", "bank", "compas")
+PAIRED = ("mnist", "abide", "cnp")
+PICTURED = ("mnist", "cifar10")
+EVERY = (*TABULAR, "mnist", "cifar10", "oct", "abide", "cnp")
 HANDLERS_ROWS = "handlers"
 PAIRS_DATASET = "bank"
 SCATTERED_MODEL = ("compas", "r2et")
 CORRELATED_MODELS = tuple(
-    (dataset, method) for dataset in ("adult", "compas") for method in ("vanilla", "est-h", "r2et")
+    (dataset, method)
+    for dataset in ("adult", "compas", "mnist", "abide")
+    for method in ("vanilla", "est-h", "r2et")
 )
 
 
@@ -50,6 +56,8 @@ class Need:
     recipe: str
     methods: tuple[str, ...] | None = None
     by: str | None = None
+    datasets: tuple[str, ...] | None = None
+    """The data sets that it is needed for, all of the target unless named."""
 
     @property
     def name(self) -> str:
@@ -71,6 +79,8 @@ class Target:
     show: Show
     datasets: tuple[str, ...] = TABULAR
     quantities: tuple[Quantity, ...] = ()
+    others: tuple[Quantity, ...] | None = None
+    """The quantities of pictures and networks, where they are not those of tables."""
     handlers: bool = False
     """Whether the ways to keep predictions are compared on the Vanilla models."""
 
@@ -78,6 +88,16 @@ class Target:
     def is_table(self) -> bool:
         """Whether it is a table of numbers, published ones beside ours."""
         return bool(self.quantities)
+
+    def quantities_of(self, dataset: str) -> tuple[Quantity, ...]:
+        """The quantities of a data set, k in their headings being what it is there."""
+        if dataset in TABULAR:
+            return self.quantities
+        chosen = self.quantities if self.others is None else self.others
+        k = _packaged(self.needs[0].recipe, dataset).evaluation.k
+        return tuple(
+            replace(each, heading=each.heading.replace("P@8", f"P@{k}")) for each in chosen
+        )
 
 
 def targets_named(name: str) -> list[Target]:
@@ -92,8 +112,8 @@ def targets_named(name: str) -> list[Target]:
 def datasets_wanted(target: Target, only: Sequence[str] | None) -> list[str]:
     """The data sets of a target that are asked for; names it does not know are refused."""
     for name in only or ():
-        if name not in TABULAR:
-            raise ValueError(f"unknown data set {name!r}: {nearest(name, TABULAR)}")
+        if name not in EVERY:
+            raise ValueError(f"unknown data set {name!r}: {nearest(name, EVERY)}")
     return [name for name in target.datasets if not only or name in only]
 
 
@@ -122,7 +142,7 @@ def settings_told(rows: Sequence[Row], recipe: str, dataset: str) -> str:
     if measured is not None:
         told.append(f"k = {measured['k']}")
         if "radii" in measured:
-            told.append(f"ε = {measured['radii']['attack']:g}")
+            told.append(_budget(measured))
     if recipe in recipe_names():
         plan = _packaged(recipe, dataset)
         retrained = plan.schema == RETRAIN
@@ -140,6 +160,16 @@ def settings_told(rows: Sequence[Row], recipe: str, dataset: str) -> str:
     return ", ".join(told)
 
 
+def _budget(row: Row) -> str:
+    """What an attack could spend, as the papers write it."""
+    radius, norm = row["radii"]["attack"], row["radii"].get("norm", "l2")
+    if norm == "l2":
+        return f"ε = {radius:g}"
+    of_pixels = row["dataset"] in ("mnist", "cifar10", "oct")
+    size = f"{255 * radius:g}/255" if of_pixels else f"{radius:g}"
+    return f"no number changed by more than {size} in total"
+
+
 def _told(rows: Sequence[Row], dataset: str, recipes: Iterable[str]) -> tuple[str, ...]:
     known = [name for name in recipes if rows_of(rows, name, dataset)]
     return tuple(settings_told(rows, name, dataset) for name in known)
@@ -152,7 +182,7 @@ def _title(target: Target, dataset: str) -> str:
 def _show_table(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
     grids = []
     for dataset in datasets:
-        table = paper_table(target.quantities, rows, dataset)
+        table = paper_table(target.quantities_of(dataset), rows, dataset)
         told = _told(rows, dataset, table.recipes)
         grid = table_grid(table, _title(target, dataset), told)
         if target.name in ("table-3", "table-5"):
@@ -208,6 +238,16 @@ def _show_profile(target: Target, rows: Sequence[Row], datasets: Sequence[str]) 
     return [replace(grid, settings=told)] if datasets else []
 
 
+def _show_maps(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+    return [
+        replace(
+            maps_grid(rows, dataset, _title(target, dataset)),
+            settings=_told(rows, dataset, ["paper"]),
+        )
+        for dataset in datasets
+    ]
+
+
 def _show_pairs(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
     return [
         replace(
@@ -244,6 +284,7 @@ TARGETS: dict[str, Target] = {
             line="Share of the top 8 features kept under ERAttack and under the MSE attack.",
             needs=PAPER,
             show=_show_table,
+            datasets=EVERY,
             quantities=(
                 Quantity(heading="P@8 ERAttack", table="1", setting="ERAttack"),
                 Quantity(heading="P@8 MSE attack", table="1", key=MSE, setting="MSE attack"),
@@ -260,6 +301,7 @@ TARGETS: dict[str, Target] = {
                 Need(recipe="paper-ig", methods=OF_TABLE_2),
             ),
             show=_show_table,
+            datasets=(*TABULAR, *PAIRED),
             quantities=(
                 Quantity(heading="P@8 Grad", table="2", setting="Grad"),
                 Quantity(
@@ -287,18 +329,52 @@ TARGETS: dict[str, Target] = {
             "the attacked input, averaged over the examples.",
             needs=PAPER,
             show=_show_table,
+            datasets=(*TABULAR, *PAIRED),
             quantities=THICKNESS,
+        ),
+        Target(
+            name="table-6",
+            title="Table 6",
+            line="Clean and attacked AUC on brain networks: attacks that keep the predictions.",
+            needs=PAPER,
+            show=_show_table,
+            datasets=("abide", "cnp"),
+            quantities=tuple(
+                Quantity(
+                    heading=f"{measure} {attack}",
+                    table="6",
+                    key="clean AUC" if measure == "cAUC" else f"{name} attacked AUC",
+                    measure=measure,
+                    setting=attack,
+                    style="auc",
+                )
+                for name, attack in (("er", "ERAttack"), ("mse", "MSE attack"))
+                for measure in ("cAUC", "aAUC")
+            ),
         ),
         Target(
             name="table-7",
             title="Table 7",
-            line="P@k for k = 2, 5 and 8 under ERAttack, networks trained and selected for each k.",
-            needs=(Need(recipe="paper-k2"), Need(recipe="paper-k5"), *PAPER),
+            line="P@k for k = 2, 5 and 8 (10, 30 and 50 for pictures and networks) under ERAttack, "
+            "models trained and selected for each k.",
+            needs=(
+                *PAPER,
+                Need(recipe="paper-k2", datasets=TABULAR),
+                Need(recipe="paper-k5", datasets=TABULAR),
+                Need(recipe="paper-k10", datasets=PAIRED),
+                Need(recipe="paper-k30", datasets=PAIRED),
+            ),
             show=_show_table,
+            datasets=(*TABULAR, *PAIRED),
             quantities=(
                 Quantity(heading="P@2", table="7", recipe="paper-k2", setting="k=2"),
                 Quantity(heading="P@5", table="7", recipe="paper-k5", setting="k=5"),
                 Quantity(heading="P@8", table="7", setting="k=8"),
+            ),
+            others=(
+                Quantity(heading="P@10", table="7", recipe="paper-k10", setting="k=10"),
+                Quantity(heading="P@30", table="7", recipe="paper-k30", setting="k=30"),
+                Quantity(heading="P@50", table="7", setting="k=50"),
             ),
         ),
         Target(
@@ -322,6 +398,7 @@ TARGETS: dict[str, Target] = {
             "better.",
             needs=PAPER,
             show=_show_table,
+            datasets=(*TABULAR, *PAIRED),
             quantities=(
                 Quantity(
                     heading="DFFOT",
@@ -352,13 +429,31 @@ TARGETS: dict[str, Target] = {
             datasets=("compas",),
         ),
         Target(
+            name="figure-3",
+            title="Figure 3",
+            line="Saliency maps of one picture before and after ERAttack, every method, the top k "
+            "marked.",
+            needs=PAPER,
+            show=_show_maps,
+            datasets=PICTURED,
+        ),
+        Target(
             name="figure-4",
             title="Figure 4",
             line="Correlation of thickness and Hessian norm with the manipulation epoch, for "
             "Vanilla, Est-H and R2ET.",
             needs=(Need(recipe="paper", methods=("est-h", "r2et")),),
             show=_show_correlations,
-            datasets=("adult", "compas"),
+            datasets=("adult", "compas", "mnist", "abide"),
+        ),
+        Target(
+            name="figure-5",
+            title="Figure 5",
+            line="Saliency maps of a pair before and after ERAttack, every method, the top k "
+            "marked.",
+            needs=PAPER,
+            show=_show_maps,
+            datasets=PAIRED,
         ),
         Target(
             name="figure-6",
@@ -367,6 +462,7 @@ TARGETS: dict[str, Target] = {
             "on Vanilla.",
             needs=(Need(recipe="paper", methods=()),),
             show=_show_handlers,
+            datasets=(*TABULAR, "abide", "cnp"),
             handlers=True,
         ),
         Target(
@@ -375,6 +471,7 @@ TARGETS: dict[str, Target] = {
             line="P@k against clean AUC of all methods, with the Pareto front.",
             needs=PAPER,
             show=_show_places,
+            datasets=(*TABULAR, *PAIRED),
         ),
         Target(
             name="figure-8",

@@ -54,7 +54,7 @@ class Case:
 
         `y` is the class that the model predicts for the clean x; both saliencies explain it.
         """
-        model, x, attacked = joined(model, x), packed(x), packed(attacked)
+        model, x, attacked = joined(model, x), packed(x, model), packed(attacked, model)
         if attacked.shape != x.shape:
             raise ValueError(
                 f"x and its attacked form must have one shape, got {tuple(x.shape)} and "

@@ -43,6 +43,8 @@ def curvature(
     as keep their derivatives (B, n, d) within `numbers_at_once` numbers.
     """
     check_inputs(model, x, y)
+    if probes is not None and probes < 1:
+        raise ValueError(f"a Hessian norm is estimated from one probe at least, got {probes}.")
     if not len(x):
         return x.new_zeros(0)
     n = explained(model, explain, x[:1], y[:1]).shape[-1]

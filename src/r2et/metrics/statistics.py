@@ -72,6 +72,22 @@ def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS
     return sum(against_rest(label) for label in found) / len(found)
 
 
+def auc_within(model: nn.Module, x: Tensor, labels: Tensor, of: Tensor) -> float:
+    """Mean over groups of the AUC among their examples; groups of one label do not count.
+
+    `of` names the group of each example, (B,). Of pairs grouped by the class of the first item, a
+    model that only looks at the second one has one half.
+    """
+    found = []
+    for group in of.unique().tolist():
+        own = of == group
+        if len(labels[own].unique()) > 1:
+            found.append(auc(model, x[own], labels[own]))
+    if not found:
+        raise ValueError("an AUC within groups takes a group of two labels, got none: add others.")
+    return sum(found) / len(found)
+
+
 def mean_with_interval(values: Values, level: float = 0.95) -> Mean:
     """Mean of the values with its Student t interval at `level`.
 

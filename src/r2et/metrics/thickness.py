@@ -161,7 +161,7 @@ def thickness(
     `points` points. Memory grows with max(rows_at_once, B) times n, whatever S, `points` and k.
     """
     _check_variant(variant, pairs)
-    model, x = joined(model, x), packed(x)
+    model, x = joined(model, x), packed(x, model)
     check_inputs(model, x, y)
     ranking = order(explained(model, explain, x, y))
     n = ranking.shape[-1]

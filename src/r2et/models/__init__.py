@@ -166,6 +166,10 @@ def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:
     in +-sqrt(6 / (inputs + outputs)) without bias, as PyTorch Geometric; convolutions of a ResNet
     normal of variance 2 / outputs, without bias, as torchvision. Units of one feature in [0, 1] get
     slopes in +-2, so that their kinks fall among its values. Batch normalisation needs no draw.
+
+    A Siamese network begins with the belief that alike means the same: the weights of its cosine
+    are not drawn but -1 and 1. Drawn with the other sign it learns nothing, for of two classes all
+    items can be alike, but not all different.
     """
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d) and isinstance(network, ResNet):
@@ -184,6 +188,9 @@ def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:
             values = layer.get_parameter(name)
             drawn = torch.rand(values.shape, generator=generator) * 2 * bound - bound
             values.data.copy_(drawn)
+    if isinstance(network, Siamese):
+        network.classifier.weight.data.copy_(torch.tensor([[-1.0], [1.0]]))
+        network.classifier.bias.data.zero_()
 
 
 def _draw_normal(layer: nn.Conv2d, generator: torch.Generator) -> None:

@@ -6,6 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from r2et.models import logistic
+from r2et.models.structured import undrawn
 from r2et.randomness import stream
 
 
@@ -46,8 +47,13 @@ class Product(nn.Module):
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Logits of "another class" and of "the same class": (B, 2)."""
-        logits: Tensor = self.classifier(self.score(a.flatten(1)) * self.score(b.flatten(1)))
-        return logits
+        return self.outputs(a, b)[0]
+
+    def outputs(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of the pair, and those of the class of each item alone: (B, 2) each."""
+        first, second = self.score(a.flatten(1)), self.score(b.flatten(1))
+        halves = first.new_tensor([-0.5, 0.5])
+        return self.classifier(first * second), first * halves, second * halves
 
 
 def fitted_product(
@@ -62,13 +68,13 @@ def fitted_product(
             f"the control of pairs is for items of two classes, got {int(labels.max()) + 1}."
         )
     both = _layer_of(fitted_logistic(items, labels, penalty=penalty))
-    score = nn.Linear(items.shape[1], 1).to(items)
+    score = undrawn(items.shape[1], 1).to(items)
     with torch.no_grad():
         score.weight.copy_(both.weight[1:] - both.weight[:1])
         score.bias.copy_(both.bias[1:] - both.bias[:1])
         first, second = pairs.chunk(2, dim=1)
         classifier = fitted_logistic(score(first) * score(second), same)
-    return Product(score, _layer_of(classifier))
+    return Product(score, _layer_of(classifier)).to(items)
 
 
 def _layer_of(regression: nn.Module) -> nn.Linear:

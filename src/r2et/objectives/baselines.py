@@ -53,14 +53,16 @@ def estimated_hessian(
     curvature: float = 0.1,
     kappa: float = 0.5,
     bend: Bend = "gradient",
+    share: float = 1.0,
     explain: Explainer | None = None,
 ) -> Method:
     """Est-H: L_cls + lambda ||H(x)||, lambda = `curvature`, the norm by a finite difference.
 
-    H is the derivative of the gradient, or of the explanation, as `bend` says.
+    H is the derivative of the gradient, or of the explanation, as `bend` says, on a `share` of each
+    batch.
     """
     _check("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa)
-    return _penalised("curvature", curvature, estimated_bend(kappa, explain, bend))
+    return _penalised("curvature", curvature, estimated_bend(kappa, explain, bend, share))
 
 
 def exact_hessian(*, k: int, curvature: float = 0.1) -> Method:

@@ -7,8 +7,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from r2et.derivatives import estimated_curvature
-from r2et.explainers import Explainer, slope
+from r2et.attacks.threats import unit
+from r2et.derivatives import estimated_curvature, frozen_statistics
+from r2et.explainers import Explainer, from_slope, gradient, log_odds, slope
 from r2et.objectives.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.objectives.method import Look, Method, Penalty
 
@@ -41,35 +42,82 @@ Bend = Literal["gradient", "explanation"]
 
 
 def estimated_bend(
-    kappa: float, explain: Explainer | None = None, bend: Bend = "gradient"
+    kappa: float,
+    explain: Explainer | None = None,
+    bend: Bend = "gradient",
+    share: float = 1.0,
 ) -> Penalty:
     """The curvature of the score by a finite difference of length `kappa`, as a penalty.
 
     That of the gradient or, for explanations that are none, of what is explained; in both cases
-    along the signs of the gradient.
+    along the signs of the gradient. A smaller `share` of each batch stands for all of it: its first
+    examples, which a shuffle has made random ones, count for as much more.
     """
 
-    def of_gradient(look: Look) -> Tensor:
+    def of_gradient(look: Look, some: slice) -> Tensor:
+        y = look.y[some]
         return estimated_curvature(
-            lambda at: slope(look.model, at, look.y), look.x, look.slope, kappa
+            lambda at: slope(look.model, at, y), look.x[some], look.slope[some], kappa
         )
 
-    def of_explanation(look: Look) -> Tensor:
+    def of_explanation(look: Look, some: slice) -> Tensor:
         assert explain is not None
+        y = look.y[some]
         return estimated_curvature(
-            lambda at: Look(look.model, at).saliency(explain),
-            look.x,
-            look.saliency(explain),
+            lambda at: explain(look.model, at, y),
+            look.x[some],
+            look.saliency(explain)[some],
             kappa,
-            along=look.slope,
+            along=look.slope[some],
         )
+
+    def of_share(look: Look) -> Tensor:
+        whole = len(look.x)
+        few = max(1, round(share * whole))
+        bent = of_bend(look, slice(few))
+        return torch.cat([bent * (whole / few), bent.new_zeros(whole - few)])
+
+    if not 0 < share <= 1:
+        raise ValueError(f"the share of a batch must be above 0 and at most 1, got {share}.")
 
     if bend not in get_args(Bend) or (bend == "explanation" and explain is None):
         raise ValueError(
             f"the curvature is that of one of {get_args(Bend)}, the latter with a given explainer, "
             f"got {bend!r}."
         )
-    return of_gradient if bend == "gradient" else of_explanation
+    of_bend = of_gradient if bend == "gradient" else of_explanation
+    return of_share
+
+
+By = Literal["slope", "direction"]
+
+
+def _gap_along(
+    look: Look,
+    made: Callable[[Tensor, Tensor], Tensor] | None,
+    gap_of: Callable[[Tensor], Tensor],
+    stride: float,
+) -> Tensor:
+    """The gap, its slope by the weights that of a directional derivative of the score: (B,).
+
+    With v = dG/dg, the derivative of the gap G by the gradient g of the score f, a constant, the
+    weights' slope of G is that of v'g = df(x + t v)/dt, here [f(x + t v) - f(x)] / t for a v of
+    length one and t = `stride`. All of it is first derivatives.
+    """
+    assert made is not None
+    with torch.no_grad():
+        own = slope(look.model, look.x, look.y)
+    with torch.enable_grad():
+        own = own.requires_grad_()
+        value = gap_of(made(own, look.x.detach()))
+        (towards,) = torch.autograd.grad(value.sum(), own)
+    length = towards.flatten(1).norm(dim=-1)
+    way = unit(towards)
+    with frozen_statistics(look.model):
+        there = log_odds(look.model(look.x.detach() + stride * way), look.y)
+    here = log_odds(look.logits, look.y)
+    risen: Tensor = length * (torch.sigmoid(there) - torch.sigmoid(here)) / stride
+    return value.detach() + risen - risen.detach()
 
 
 def r2et(
@@ -82,6 +130,9 @@ def r2et(
     facing: int | None = None,
     kappa: float = 0.5,
     bend: Bend = "gradient",
+    share: float = 1.0,
+    by: By = "slope",
+    stride: float = 0.05,
     explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
@@ -92,6 +143,9 @@ def r2et(
     sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
     model at this step or that of `reference`. `explain` is the explanation widened, the absolute
     gradient unless given; the curvature is that of the gradient, or of what `bend` says.
+
+    Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
+    the slope of the gap from a finite difference of length `stride` and needs no second derivative.
     """
     check_choices(pairs, gap)
     if min(thickness, curvature) < 0 or kappa <= 0:
@@ -101,14 +155,26 @@ def r2et(
         )
     ranking = ranking_by(reference, explain or saliency_at)
 
+    def gap_of(saliency: Tensor, kept: Tensor) -> Tensor:
+        return mean_gap(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
+
     def thinness(look: Look) -> Tensor:
         saliency = look.saliency(explain)
-        kept = ranking(look, saliency)
-        return -mean_gap(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
+        return -gap_of(saliency, ranking(look, saliency))
+
+    def thinness_along(look: Look) -> Tensor:
+        return -_gap_along(look, made, lambda own: gap_of(own, ranking(look, own)), stride)
+
+    made = from_slope(explain or gradient)
+    if by not in get_args(By) or (by == "direction" and made is None) or stride <= 0:
+        raise ValueError(
+            f"the gap is taken by one of {get_args(By)}, the latter for explanations that are made "
+            f"of the gradient and a stride > 0, got {by!r} and {stride}."
+        )
 
     penalties: list[tuple[str, float, Penalty]] = []
     if thickness:
-        penalties.append(("thinness", thickness, thinness))
+        penalties.append(("thinness", thickness, thinness if by == "slope" else thinness_along))
     if curvature:
-        penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend)))
+        penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
     return Method(penalties=tuple(penalties))

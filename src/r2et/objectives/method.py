@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, check_logits, from_slope, slope_of
-from r2et.inputs import Joined, packed
+from r2et.inputs import Joined
 
 Draw = Callable[[Tensor], Tensor]
 
@@ -110,17 +110,24 @@ class Objective(nn.Module):
         self.model = method.prepare(model) if method.prepare else model
         self.method, self.draw = method, draw
 
-    def forward(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Loss:
-        """The mean loss over a batch, or the mean by `weights` (B,), and its parts."""
-        if not isinstance(x, Tensor) and not isinstance(self.model, Joined):
-            raise ValueError(
-                "an objective of examples that are several tensors needs a model that is joined: "
-                "give Joined(model, inputs)."
-            )
-        parts = {name: _mean(part, weights) for name, part in self.parts_of(packed(x), y).items()}
+    def forward(
+        self, x: Tensor, y: Tensor, weights: Tensor | None = None, penalised: float = 1.0
+    ) -> Loss:
+        """The mean loss over a batch, or the mean by `weights` (B,), and its parts.
+
+        Penalties count for a share `penalised` of their weights.
+        """
+        if not isinstance(x, Tensor):
+            if not isinstance(self.model, Joined):
+                raise ValueError(
+                    "an objective of examples that are several tensors needs a model that is "
+                    "joined: give Joined(model, inputs)."
+                )
+            x = self.model.inputs.pack(*x)
+        parts = {name: _mean(part, weights) for name, part in self.parts_of(x, y).items()}
         total = parts[CLASSIFICATION]
         for name, weight, _ in self.method.penalties:
-            total = total + weight * parts[name]
+            total = total + penalised * weight * parts[name]
         return Loss(total, {name: part.detach() for name, part in parts.items()})
 
     def parts_of(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:

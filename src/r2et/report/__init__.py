@@ -13,9 +13,11 @@ from markupsafe import Markup
 from r2et.experiments.tables import (
     BEST,
     COLUMNS,
+    CONTROLS,
     LINEAR,
     PUBLISHED_ATTACKS,
     VANILLA,
+    Column,
     Comparison,
     Row,
     check_rows,
@@ -37,6 +39,7 @@ from r2et.experiments.tables import (
 )
 from r2et.files import write_text
 from r2et.report import figures
+from r2et.report.maps import DRAWN_KINDS, decision_map, states_of, strongest
 
 __all__ = ["Headline", "headline", "report_html", "write_report"]
 
@@ -46,6 +49,20 @@ CHANCE = 0.05
 LESS_INDIVIDUAL = 0.8  # of Vanilla's distinct sets
 MORE_FLIPPABLE = 0.01
 STRONG = "strong precision@k"
+CHANGED_THING = {"picture": "pixel", "concept": "pixel", "network": "edge"}
+WEAKER = (STRONG, "er precision@k", "mse precision@k")
+LATER_COLUMNS = (
+    Column(
+        key="er last sen",
+        heading="Changed, last, %",
+        group=CONTROLS,
+        line="Share of predicted classes that had changed where ERAttack's walk ended: such inputs "
+        "count for the P@k of the last step, and for no other.",
+        style="share",
+        better="lower",
+    ),
+)
+"""Columns that only reports of pictures and networks have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +107,13 @@ def headline(rows: Sequence[Row]) -> Headline:
         return _nothing_to_compare(rows, vanilla, best)
     k = int(vanilla[seeds[0]]["k"])
     radius = _headline_radius([*vanilla.values(), *best.values()])
+    budget = budget_text(vanilla[seeds[0]], radius)
     before = [_displaced(vanilla[seed], radius) for seed in seeds]
     after = [_displaced(best[seed], radius) for seed in seeds]
     aucs = [_mean([measures_of(of[seed])["clean AUC"] for seed in seeds]) for of in (vanilla, best)]
     gain = round(_mean(before), 1) - round(_mean(after), 1)
     first = (
-        f"A small change to the input (length at most {radius:g} in scaled units)"
+        f"A small change to the input ({budget})"
         f"{_unchanged([of[seed] for of in (vanilla, best) for seed in seeds])} displaced on "
         f"average {_mean(before):.1f} of the {k} reasons that an ordinary network gives."
     )
@@ -160,19 +178,60 @@ def _trained_with(best: Sequence[Row]) -> str:
 
 
 def _headline_radius(rows: Sequence[Row]) -> float:
-    """The radius nearest to the headline's that all curves hold."""
+    """The radius nearest to the headline's that all curves hold, without them that of attacks."""
+    if not all("curve" in row["series"] for row in rows):
+        return attack_radius(rows[0])
     shared = set.intersection(*({*row["series"]["curve"]["epsilon"]} for row in rows)) - {0.0}
     return float(min(sorted(shared), key=lambda radius: abs(radius - HEADLINE_RADIUS)))
 
 
 def _displaced(row: Row, radius: float) -> float:
     """How many of the k reasons the strong attack displaces within the radius, on average."""
-    curve = row["series"]["curve"]
-    return float(row["k"] * (1 - curve["strong"][curve["epsilon"].index(radius)]))
+    curve = row["series"].get("curve", {"epsilon": []})
+    if radius in curve["epsilon"]:
+        return float(row["k"] * (1 - curve["strong"][curve["epsilon"].index(radius)]))
+    measures = measures_of(row)
+    return float(row["k"] * (1 - next(measures[name] for name in WEAKER if name in measures)))
+
+
+def attack_radius(row: Row) -> float:
+    """What an attack may spend at most."""
+    if "attack" in row.get("radii", {}):
+        return float(row["radii"]["attack"])
+    return float(max(row["series"]["curve"]["epsilon"]))
+
+
+def budget_text(row: Row, radius: float) -> str:
+    """What a change may amount to, in words: its length, or the most that one number changes."""
+    if not is_cube(row):
+        return f"length at most {radius:g} in scaled units"
+    kind = of_kind(row)
+    return f"no {CHANGED_THING.get(kind, 'number')} by more than {size_text(kind, radius)}"
+
+
+def size_text(kind: str, size: float) -> str:
+    """The change of a single number in words, of pictures in steps of 8 bits.
+
+    >>> size_text("picture", 5 / 255), size_text("network", 0.02)
+    ('5/255', '0.02')
+    """
+    return f"{255 * size:.3g}/255" if kind in ("picture", "concept") else f"{size:.3g}"
+
+
+def is_cube(row: Row) -> bool:
+    """Whether every number of an input could change by itself, as much as all the others."""
+    return bool(row.get("radii", {}).get("norm") == "linf")
+
+
+def of_kind(row: Row) -> str:
+    """What is explained: a "table", or one of the kinds that are drawn."""
+    found = next((str(each["kind"]) for each in row.get("decisions") or [] if "kind" in each), "")
+    # Rows that tell of no decision still know that they are of no table.
+    return found or ("picture" if is_cube(row) else "table")
 
 
 def _unchanged(rows: Sequence[Row]) -> str:
-    changed = max(measures_of(row).get("strong sen", math.nan) for row in rows)
+    changed = max(measures_of(row).get("strong sen", math.inf) for row in rows)
     return ", which left every predicted class as it was," if changed == 0 else ""
 
 
@@ -284,6 +343,7 @@ def report_html(
     first = measured[0]
     seeds = sorted({row["seed"] for row in rows})
     told = told_seed(rows)
+    columns = columns_shown(measured)
     return environment.from_string(page).render(
         dataset=dataset_name,
         recipe=recipe_name,
@@ -291,12 +351,20 @@ def report_html(
         command=command,
         source=source,
         headline=headline(rows),
+        kind=of_kind(first),
+        cube=is_cube(first),
+        budget=budget_text(first, attack_radius(first)),
+        radius=attack_radius(first),
+        flippable=size_text(of_kind(first), first["radii"]["flippable"])
+        if "flippable" in first.get("radii", {})
+        else "",
+        stand_ins=list(dict.fromkeys(str(row["stand_in"]) for row in rows if row.get("stand_in"))),
+        has_linear=any(row["method"] == LINEAR for row in rows),
         k=first["k"],
         features=first["features"],
         examples=sorted({row["examples"] for row in measured}),
-        radius=max(first["series"]["curve"]["epsilon"]),
         radii=first.get("radii", {}),
-        steps=first["series"]["scatter"]["last step"],
+        steps=first["series"].get("scatter", {}).get("last step"),
         seeds=seeds,
         seed_list=seed_list(seeds),
         version=", ".join(sorted({str(row["version"]) for row in rows})),
@@ -304,16 +372,20 @@ def report_html(
         selected_by={"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}.get(
             first["selected by"], first["selected by"]
         ),
-        columns=COLUMNS,
-        groups=_groups(),
+        columns=columns,
+        groups=_groups(columns),
         strong=STRONG,
-        table=table_lines(rows, paper=recipe_name == "paper"),
+        table=table_lines(rows, columns, paper=recipe_name == "paper"),
         has_r2et=any(is_variant(row["method"]) for row in rows),
         has_ours=any(is_ours(row["method"]) for row in rows),
         ours_chosen=figures.is_ours_throughout(rows),
         paper=recipe_name == "paper",
         choices=choices(rows),
-        figures=[{"svg": Markup(draw(rows)), **words} for draw, words in FIGURES],
+        figures=[
+            {"svg": Markup(draw(rows)), **words}
+            for draw, words in FIGURES
+            if all(figures.can_draw(draw, row) for row in measured)
+        ],
         told_seed=told,
         buys=first.get("change buys", []),
         alarms=alarm_lines(measured),
@@ -338,14 +410,27 @@ def last_doublings(rows: Sequence[Row]) -> str:
     return f"{min(taken):.1f} to {max(taken):.1f} points" if max(taken) > 0 else ""
 
 
-def _groups() -> list[tuple[str, int]]:
+def columns_shown(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns for which some row has a number: no applicant for pictures, for tables no noise.
+
+    Those of one group stand side by side.
+    """
+    had = {name for row in rows for name in measures_of(row)}
+    found = [column for column in (*COLUMNS, *LATER_COLUMNS) if column.key in had]
+    groups = list(dict.fromkeys(column.group for column in found))
+    return tuple(sorted(found, key=lambda column: groups.index(column.group)))
+
+
+def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     """The group headings of the main table and how many columns each spans."""
     # The strong attack has a second column, its difference to Vanilla.
-    names = [column.group for column in COLUMNS for _ in range(1 + (column.key == STRONG))]
+    names = [column.group for column in columns for _ in range(1 + (column.key == STRONG))]
     return [(name, names.count(name)) for name in dict.fromkeys(names)]
 
 
-def table_lines(rows: Sequence[Row], *, paper: bool) -> list[dict[str, Any]]:
+def table_lines(
+    rows: Sequence[Row], columns: Sequence[Column] = COLUMNS, *, paper: bool
+) -> list[dict[str, Any]]:
     """The main table as text: a line for each method and one for those chosen on each seed."""
     best = summary_of_chosen(rows)
     tests = {each.method: each for each in comparisons(rows, STRONG)}
@@ -364,7 +449,7 @@ def table_lines(rows: Sequence[Row], *, paper: bool) -> list[dict[str, Any]]:
                     "sd": column.show_sd(mean.sd) if mean is not None and mean.count > 1 else "",
                     "published": _published(dataset, summary.label, column.key) if paper else "",
                 }
-                for column in COLUMNS
+                for column in columns
                 for mean in [summary.means.get(column.key)]
             ],
             "test": _test_text(tests.get(summary.method)),
@@ -452,8 +537,9 @@ def decision_methods(rows: Sequence[Row], seed: int | None) -> list[dict[str, An
 def decisions(rows: Sequence[Row], seed: int | None) -> list[dict[str, Any]]:
     """Each told decision with what every method made of it."""
     order = [each["method"] for each in decision_methods(rows, seed)]
+    cube = any(map(is_cube, rows))
     by_method = {
-        row["method"]: {each["row"]: each for each in row["decisions"]}
+        row["method"]: {_row_of(each): each for each in row["decisions"]}
         for row in passed_rows(rows)
         if row["seed"] == seed and row["method"] in order
     }
@@ -467,13 +553,74 @@ def decisions(rows: Sequence[Row], seed: int | None) -> list[dict[str, Any]]:
                 if number in by_method[method]
             ),
             "panels": [
-                {"method": method, **panel(by_method[method][number])}
+                {"method": method, **_panel_of(by_method[method][number], cube)}
                 for method in order
                 if number in by_method[method]
             ],
         }
         for number in numbers
     ]
+
+
+def _row_of(decision: Mapping[str, Any]) -> str:
+    """Which row, or which two rows, of the data a decision is about, in words."""
+    row = decision["row"]
+    return " and ".join(map(str, row)) if isinstance(row, list | tuple) else str(row)
+
+
+def _panel_of(decision: Mapping[str, Any], cube: bool) -> dict[str, Any]:
+    return drawn_panel(decision, cube) if decision.get("kind") in DRAWN_KINDS else panel(decision)
+
+
+def drawn_panel(decision: Mapping[str, Any], cube: bool) -> dict[str, Any]:
+    """What one method made of a picture or a network: a drawing, and its strongest edges."""
+    states = states_of(decision)
+    was, now = decision["probability"]
+    return {
+        "predicted": decision["predicted"],
+        "unchanged": now > 0.5,
+        "probability": [f"{100 * value:.1f} %" for value in (was, now)],
+        "cost": size_text(decision["kind"], decision["cost"])
+        if cube
+        else f"{decision['cost']:.3g}",
+        "kept": len(states["kept"]),
+        "k": len(decision["top"]["before"]),
+        "precision": f"{100 * decision['precision']:.1f}",
+        "drawing": Markup(decision_map(decision)),
+        "pair": len(decision["pieces"]) > 1,
+        "listed": _listed(decision) if decision["kind"] == "network" else None,
+    }
+
+
+def _listed(decision: Mapping[str, Any]) -> dict[str, Any]:
+    """The strongest features before and after, as the lists of `panel` show them."""
+    found = strongest(decision)
+    largest = max((each["share"] for both in found.values() for each in both), default=0.0)
+    before, after = (
+        [
+            {
+                "name": each["name"],
+                "share": f"{100 * each['share']:.0f} %",
+                "of": "of the largest score",
+                "length": round(100 * each["share"] / largest) if largest else 0,
+                "out": each["place"] is None,
+                "new": each["place"] is None,
+                "climbed": 0 if each["place"] is None else each["place"] - place,
+            }
+            for place, each in enumerate(found[when])
+        ]
+        for when in ("before", "after")
+    )
+    shown = len(found["before"])
+    # Lines to places below those shown run out of the picture.
+    lines = [(place, each["place"]) for place, each in enumerate(found["before"])]
+    lines += [
+        (each["place"], place)
+        for place, each in enumerate(found["after"])
+        if each["place"] is not None and each["place"] >= shown
+    ]
+    entries = [place for place, each in enumerate(found["after"]) if each["place"] is None]
+    return {"k": shown, "before": before, "after": after, "lines": lines, "entries": entries}
 
 
 def panel(decision: Mapping[str, Any]) -> dict[str, Any]:
@@ -485,8 +632,10 @@ def panel(decision: Mapping[str, Any]) -> dict[str, Any]:
     )
     return {
         "predicted": decision["predicted"],
+        "unchanged": True,
         "probability": [f"{100 * value:.1f} %" for value in decision["probability"]],
         "cost": f"{decision['cost']:.2f}",
+        "drawing": None,
         "kept": len({*before} & {*after}),
         "k": len(before),
         "precision": f"{100 * decision['precision']:.1f}",

@@ -14,6 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from r2et.files import write_text
+from r2et.report.maps import decision_map
 
 __all__ = ["audit_html", "write_audit_page"]
 
@@ -82,6 +83,14 @@ def audit_html(audit: Record) -> str:
         largest_swap=max((each["count"] for model in models for each in model["swaps"]), default=1),
         decisions=[told(audit, each) for each in decisions[:TOLD]],
         decision_count=len(decisions),
+        kind=audit["data"].get("kind", ""),
+        box=settings["norm"] == "box",
+        drawings={
+            number: Markup(decision_map(each["drawing"]))
+            for number, each in enumerate(decisions)
+            if each.get("drawing")
+        },
+        told_count=TOLD,
         complete=of_first == audit["data"]["rows"],
         of_first=of_first,
         packed=Markup(packed(audit)),
@@ -190,10 +199,15 @@ def finding(audit: Record, model: Record) -> str:
             f"{said}the other {share(counts['undetermined'], total)} are undetermined, as nobody "
             "searched for changes that replace a reason."
         )
-    return (
-        f"{said}for {share(counts['broken'], total)} we show a change that replaces a reason; "
+    said += (
+        f"for {share(counts['broken'], total)} we show a change that replaces a reason; "
         f"{share(counts['undetermined'], total)} are undetermined."
     )
+    curve = model["curve"]
+    if not audit["data"].get("kind") or settings["tolerance"] not in curve["epsilons"]:
+        return said
+    left = curve["attacked precision"][curve["epsilons"].index(settings["tolerance"])]
+    return f"{said} The most damaging changes found left {percent(left)} of the reasons on average."
 
 
 def stops(audit: Record) -> list[float]:

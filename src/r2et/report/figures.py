@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -83,6 +83,7 @@ MARKS = {
     "rejection": (INK, "P"),
 }
 STAR: dict[str, Any] = {"linestyle": "none", "marker": "*", "color": "none", "markeredgecolor": RED}
+MANY_PLACES = 100
 WIDTH = 5.7  # inches: small enough for a telephone to show the words at a readable size
 
 
@@ -160,6 +161,18 @@ def pair_shown(rows: Sequence[Row]) -> list[Series]:
     return [series for series in methods_shown(rows) if series.method in (VANILLA, BEST)]
 
 
+def can_draw(figure: Callable[[Sequence[Row]], str], row: Row) -> bool:
+    """Whether a measured row holds what a figure of a report draws; attacks can be left out."""
+    series, measures = row["series"], row["measures"]
+    needs: dict[Callable[[Sequence[Row]], str], bool] = {
+        curve_figure: "er" in series.get("curve", {}),
+        scatter_figure: "scatter" in series,
+        profile_figure: "profile" in series,
+        plane_figure: "strong precision@k" in measures,
+    }
+    return needs[figure]
+
+
 def curve_figure(rows: Sequence[Row]) -> str:
     """P@k against the radius: strong attack as lines, ERAttack dashed; min to max over seeds."""
     with mpl.rc_context(SETTINGS):
@@ -195,7 +208,11 @@ def curve_figure(rows: Sequence[Row]) -> str:
             said.append(f"{series.label} {mean[-1]:.1f}")
         axes.set_ylim(0, 102)
         axes.set_xlim(left=0)
-        axes.set_xlabel("ε, greatest length of the change (scaled units)")
+        axes.set_xlabel(
+            "ε, greatest change of one number"
+            if any(row.get("radii", {}).get("norm") == "linf" for row in rows)
+            else "ε, greatest length of the change (scaled units)"
+        )
         axes.yaxis.set_major_locator(MaxNLocator(5))
         _name_ends(axes, ends)
         _heading(axes, f"Reasons kept in the top {_k(rows)}, %  ·  solid: strong, dashed: ERAttack")
@@ -307,8 +324,10 @@ def profile_figure(rows: Sequence[Row]) -> str:
             ]
             if not profiles:
                 continue
+            # Of thousands of pixels those near place k are what the figure is about.
+            few = slice(None if len(profiles[0]["median"]) <= MANY_PLACES else 4 * k)
             median, low, high = (
-                _means([profile[name] for profile in profiles])
+                _means([profile[name][few] for profile in profiles])
                 for name in ("median", "low", "high")
             )
             ranks = range(1, len(median) + 1)
@@ -318,7 +337,7 @@ def profile_figure(rows: Sequence[Row]) -> str:
                 median,
                 color=series.colour,
                 linewidth=1.8,
-                marker=series.marker,
+                marker=series.marker if len(median) <= MANY_PLACES else "",
                 markersize=3,
             )
             places.append((median, series))

@@ -42,6 +42,7 @@ from r2et.report.figures import (
     spread,
     svg_of,
 )
+from r2et.report.maps import saliency_figure
 
 MARKS: dict[str, tuple[str, str]] = {
     "r2et-noh": (ACCENT, "^"),
@@ -350,10 +351,39 @@ def handlers_figures(rows: Sequence[Row]) -> dict[str, str]:
     return found
 
 
+def saliency_figures(rows: Sequence[Row], datasets: Sequence[str]) -> dict[str, str]:
+    """One test example as all methods explain it, a picture for each data set that tells of one.
+
+    It is the first example of the first seed, not picked; methods that do not tell of it are
+    missing.
+    """
+    found = {}
+    for dataset in datasets:
+        own = passed_rows(rows_of(rows, "paper", dataset))
+        seed = min((row["seed"] for row in own), default=None)
+        told = {
+            str(row["label"]): row["decisions"][0]
+            for row in own
+            if row["seed"] == seed and _is_drawn(row)
+        }
+        if told:
+            first = next(iter(told.values()))
+            alike = {label: each for label, each in told.items() if each["row"] == first["row"]}
+            title = f"Saliency maps of one example of {NAMES.get(dataset, dataset)}"
+            found[dataset] = saliency_figure(alike, name=f"saliency-{dataset}", title=title)
+    return found
+
+
+def _is_drawn(row: Row) -> bool:
+    told = row.get("decisions") or [{}]
+    return told[0].get("kind") in ("picture", "network")
+
+
 def _title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=9.5, color=MUTED, pad=7)
 
 
+SALIENCY = ("figure-3", "figure-5")
 DRAWN: dict[str, Callable[[Sequence[Row]], str]] = {
     "figure-2": first_flip_figure,
     "figure-4": correlations_figure,
@@ -368,6 +398,9 @@ def pictures(target: Target, rows: Sequence[Row]) -> dict[str, str]:
     if target.name == "figure-6":
         drawn = handlers_figures(rows)
         return {f"figure-6-{dataset}": as_file(svg, margin=30) for dataset, svg in drawn.items()}
+    if target.name in SALIENCY:
+        drawn = saliency_figures(rows, target.datasets)
+        return {f"{target.name}-{dataset}": as_file(svg) for dataset, svg in drawn.items()}
     draw = DRAWN.get(target.name)
     return {} if draw is None else {target.name: as_file(draw(rows))}
 

@@ -1,0 +1,283 @@
+"""Runs on pictures and networks: the same units, rows and tables as on data of tables."""
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from r2et.data import Collection
+from r2et.evaluation import EvaluationSettings, pair_and_singles, task_of
+from r2et.experiments.laboratory import compared_by
+from r2et.experiments.papers import paper_table
+from r2et.experiments.recipes import Recipe, load_recipe, recipe_from
+from r2et.experiments.runs import linear_control, network_plan, unpacked
+from r2et.experiments.sweeps import sweep
+from r2et.experiments.targets import EVERY, TARGETS
+from r2et.explainers import activations, gradient
+from r2et.inputs import Joined, Piece
+from r2et.metrics.statistics import auc
+from r2et.models.siamese import Siamese
+from r2et.randomness import stream
+from r2et.ranking import precision_at_k
+from refusals import refusal
+
+NODES = 6
+SMALL = {"radius": 0.05, "step": 0.02, "steps": 4}
+EFFORT = {
+    "rounds": 1, "starts": 2, "steps": 2, "points": 2, "moves": 2, "pairs": 0, "even": 2,
+}  # fmt: skip
+
+
+def in_thirds(labels: Tensor, seed: int) -> dict[str, Tensor]:
+    order = torch.randperm(len(labels), generator=stream(seed, "thirds"))
+    return dict(zip(("train", "valid", "test"), order.chunk(3), strict=True))
+
+
+def pairs_of_thirds(labels: Tensor, seed: int) -> dict[str, Tensor]:
+    parts = in_thirds(labels, seed)
+    return {name: torch.stack([part, part.roll(1)], 1) for name, part in parts.items()}
+
+
+@cache
+def pictures() -> Collection:
+    drawn = torch.rand(60, 1, 8, 8, generator=stream(0, "pictures"))
+    labels = torch.arange(60) % 2
+    drawn[labels == 1, :, :4] *= 0.3
+    return Collection(
+        name="squares",
+        items=drawn,
+        labels=labels,
+        item_classes=("even", "dark above"),
+        piece=Piece(shape=(1, 8, 8)),
+        divide=in_thirds,
+        target="kind",
+        source="drawn",
+        stand_in="drawn squares instead of pictures",
+        bounds=(0.0, 1.0),
+    )
+
+
+@cache
+def networks() -> Collection:
+    edges = NODES * (NODES - 1) // 2
+    drawn = 0.5 * torch.rand(90, edges, generator=stream(0, "networks"))
+    labels = torch.arange(90) % 2
+    drawn[labels == 1, :5] += 0.4
+    return Collection(
+        name="brains",
+        items=drawn,
+        labels=labels,
+        item_classes=("a", "b"),
+        piece=Piece(shape=(NODES, NODES), symmetric=True),
+        divide=pairs_of_thirds,
+        target="kind",
+        source="drawn",
+        pairs=True,
+        bounds=(-1.0, 1.0),
+        centred=True,
+    )
+
+
+DATA = {"squares": pictures, "brains": networks}
+
+
+def drawn(name: str) -> Collection:
+    return DATA[name]()
+
+
+def recipe_of(name: str, **changes: Any) -> Recipe:
+    nets = {
+        "squares": {"name": "resnet18", "width": 2, "blocks": [1, 1]},
+        "brains": {"name": "siamese-gcn", "hidden": 8, "embedding": 4},
+    }
+    table = {
+        "line": "small",
+        "datasets": [name],
+        "gate": 1.0,
+        "valid_examples": 8,
+        "network": nets[name],
+        "explainer": {"name": "grad", "form": "normalised"},
+        "fit": {"epochs": 2, "batch": 16, "learning_rate": 0.01},
+        "evaluation": {
+            "k": 5,
+            "attacks": ["er", "mse", "strong"],
+            "norm": "linf",
+            "examples": 10,
+            "decisions": 2,
+            "small_radius": 0.01,
+            "epsilons": [],
+            "record_every": 1,
+            "noise": 2,
+            "probes": 4,
+            "shares": True,
+            "manipulated": 0.8,
+            "dtype": "float32",
+            "singles": name == "brains",
+            "handler": "rejection" if name == "brains" else "unconstrained",
+            "er": SMALL,
+            "strong": EFFORT,
+        },
+        "methods": [
+            {"name": "vanilla"},
+            {"name": "sp", "rho": 5.0},
+            {"name": "r2et", "thickness": [1.0, 2.0], "curvature": 0.1},
+        ],
+    }
+    return recipe_from("small", table | changes)
+
+
+@pytest.fixture(scope="module", params=DATA)
+def swept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    name, out = request.param, tmp_path_factory.mktemp(request.param)
+    return name, out, sweep(recipe_of(name), out, load=drawn)
+
+
+def test_a_sweep_measures_the_control_and_every_method(swept: Any) -> None:
+    name, _, rows = swept
+    assert [row["method"] for row in rows] == ["linear", "vanilla", "sp", "r2et"]
+    for row in rows:
+        measures = row["measures"]
+        assert {"noise precision@k", "er last precision@k", "er last sen"} <= measures.keys()
+        assert {"dffot", "comp", "suff", "hessian norm", "clean AUC"} <= measures.keys()
+        assert measures["strong precision@k"] <= measures["er precision@k"]
+        assert measures["er sen"] == measures["strong sen"] == 0
+        assert ("within-class AUC" in measures) == (name == "brains")
+        assert "null share" not in measures
+        assert row["radii"]["norm"] == "linf"
+        assert row["stand_in"] == drawn(name).stand_in
+        assert len(row["decisions"]) == 2
+        assert {each["kind"] for each in row["decisions"]} <= {"picture", "network"}
+    assert len(rows[3]["candidates"]) == 2
+
+
+def test_a_second_sweep_has_nothing_to_do_and_a_new_one_gives_the_same_rows(
+    swept: Any, tmp_path: Path
+) -> None:
+    name, out, rows = swept
+    assert sweep(recipe_of(name), out, load=drawn) == rows
+    again = sweep(recipe_of(name), tmp_path, load=drawn)
+    for row, other in zip(rows, again, strict=True):
+        assert row["measures"] == other["measures"]
+
+
+def test_kept_models_are_built_again_with_their_single_heads(swept: Any) -> None:
+    name, out, _ = swept
+    (path, *_) = sorted(out.rglob("sp-*.safetensors"))
+    model = unpacked(path.read_bytes())
+    split = drawn(name).split(0)
+    assert model(split.test.x).shape == (len(split.test), 2)
+    if name == "brains":
+        assert isinstance(model, Joined)
+        assert isinstance(model.model, Siamese)
+        pair, first, second = pair_and_singles(model, split.test.x)
+        assert first.shape == second.shape == pair.shape
+        items, labels = networks().training_items(0)
+        guesses = model.model.single_logits(items).argmax(-1)
+        assert (guesses == labels).double().mean() > 0.6
+
+
+def test_concepts_are_trained_and_measured_without_a_linear_control(tmp_path: Path) -> None:
+    methods = [
+        {"name": "vanilla"},
+        {"name": "est-h", "curvature": 0.1, "bend": "explanation"},
+        {"name": "r2et", "thickness": 0.1, "curvature": 0.1, "bend": "explanation"},
+    ]
+    network = {"name": "resnet18", "width": 2, "blocks": [1], "penultimate": 12}
+    concepts = {"name": "activations", "layer": "penultimate"}
+    recipe = recipe_of("squares", network=network, explainer=concepts, methods=methods)
+    rows = sweep(recipe, tmp_path, load=drawn)
+    assert [row["method"] for row in rows] == ["vanilla", "est-h", "r2et"]
+    assert all(row["features"] == 12 for row in rows)
+    assert not {"dffot", "comp", "suff"} & rows[0]["measures"].keys()
+    assert {each["kind"] for each in rows[0]["decisions"]} == {"concept"}
+
+
+def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -> None:
+    methods = [{"name": "vanilla"}, {"name": "r2et-noh", "thickness": 1.0}]
+    recipe = recipe_of(
+        "squares", schema="retrain", retrain_epochs=2, least_ranking=0.0, methods=methods
+    )
+    rows = sweep(recipe, tmp_path, load=drawn)
+    assert [row["passed"] for row in rows] == [True, True, True]
+
+
+def test_handlers_are_compared_in_the_threat_of_the_recipe(swept: Any) -> None:
+    name, out, _ = swept
+    if name != "brains":
+        pytest.skip("pictures have one output to keep")
+    (path, *_) = sorted(out.rglob("vanilla-*.safetensors"))
+    points = compared_by(unpacked(path.read_bytes()), networks().split(0), recipe_of(name), 6)
+    assert {"unconstrained", "equal", "gda", "hedge", "qp"} <= {each.handler for each in points}
+    assert all(0 <= each.precision <= 1 and 0 <= each.sensitivity <= 1 for each in points)
+    assert all(each.sensitivity == 0 for each in points if each.handler == "rejection")
+
+
+def test_the_control_of_pairs_cannot_be_moved_by_any_attack() -> None:
+    split = networks().split(0)
+    model = linear_control(split)
+    assert auc(model, split.test.x, split.test.y) > 0.6
+    explain = partial(gradient, form="normalised", groups=networks().explained)
+    with torch.no_grad():
+        before, after = (
+            explain(model, x, split.test.y) for x in (split.test.x, split.test.x.flip(0))
+        )
+    assert precision_at_k(before, after, 5).min() == 1
+
+
+def test_a_collection_needs_a_network_and_a_method_of_its_own() -> None:
+    recipe = recipe_of("squares")
+    bare = recipe_from("bare", {"line": "", "methods": [{"name": "vanilla"}]})
+    said = refusal(lambda: network_plan(pictures(), bare, "vanilla"))
+    assert "does not say by which network squares is seen" in said
+    assert "trains a network of tables" in refusal(
+        lambda: network_plan(pictures(), recipe, "steadfast")
+    )
+    unknown = {"line": "", "network": {"name": "resnet"}, "methods": [{"name": "vanilla"}]}
+    assert "unknown network 'resnet'" in refusal(lambda: recipe_from("x", unknown))
+    wrong = {"line": "", "network": {"name": "gcn", "widht": 3}, "methods": [{"name": "vanilla"}]}
+    assert "has no setting 'widht'" in refusal(lambda: recipe_from("x", wrong))
+    layerless = {
+        "line": "",
+        "explainer": {"name": "activations"},
+        "methods": [{"name": "vanilla"}],
+    }
+    assert "needs a layer" in refusal(lambda: recipe_from("x", layerless))
+
+
+def test_bounds_are_those_of_the_data_around_the_mean() -> None:
+    split = networks().split(0)
+    threat = task_of(split, EvaluationSettings(norm="linf"), gradient).threat.at(10.0)
+    far = threat.project(split.test.x + 10.0, split.test.x)
+    torch.testing.assert_close(split.scale.undo(far), torch.ones_like(far))
+
+
+def test_concepts_are_no_features_to_remove() -> None:
+    split = pictures().split(0)
+    explain = partial(activations, layer="penultimate")
+    assert task_of(split, EvaluationSettings(), explain).features is None
+    assert task_of(split, EvaluationSettings(), gradient).features == pictures().explained
+
+
+def test_tables_of_pictures_name_their_own_k_and_the_data_they_stand_for(swept: Any) -> None:
+    name, _, rows = swept
+    told = [dict(row, recipe="paper", dataset="oct") for row in rows]
+    table = paper_table(TARGETS["table-1"].quantities, told, "oct")
+    assert table.stand_in == drawn(name).stand_in
+    assert {line.label for line in table.lines} >= {"Vanilla", "R2ET"}
+    published = [each.published for line in table.lines for each in line.entries]
+    assert any(each is not None for each in published)  # the column ROCT
+
+
+@pytest.mark.parametrize("dataset", [name for name in EVERY if name not in ("adult", "bank")])
+def test_every_data_set_of_a_target_has_a_recipe(dataset: str) -> None:
+    for target in TARGETS.values():
+        if dataset not in target.datasets:
+            continue
+        for need in target.needs:
+            if need.datasets is None or dataset in need.datasets:
+                recipe = load_recipe(need.recipe, dataset)
+                assert recipe.methods[0].name == "vanilla"
+        assert target.quantities_of(dataset) or not target.is_table
