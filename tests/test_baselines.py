@@ -857,7 +857,7 @@ def test_all_randomness_is_drawn_like_x(method: str) -> None:
     Objective(model, METHODS[method].build(k=2), draw)(x, y).backward()
     assert torch.equal(torch.random.get_rng_state(), state)
     assert set(shapes) <= {(5, 6)}
-    assert bool(shapes) == (method in ("at", "thickness"))
+    assert bool(shapes) == (method in ("at", "thickness", "steadfast-any"))
 
 
 # --- several networks as one ---

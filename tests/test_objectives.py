@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from closed_form import Largest, conv_net, mixing_mlp, numbers, tiny_mlp
+from r2et.attacks import Ball, Cube
 from r2et.explainers import gradient, integrated_gradients, predicted, slope, smooth_grad
 from r2et.models import mlp
 from r2et.objectives import METHODS, Look, Method, Objective, mean_gap, r2et, unit_length
@@ -612,3 +613,36 @@ def test_penalties_count_for_the_share_they_have_risen_to() -> None:
         total = objective(x, y, None, share).total.detach()
         expected = parts["classification"] + share * 0.7 * parts["thinness"]
         torch.testing.assert_close(total, expected)
+
+
+# --- at a neighbour ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("norm", "shape"), [("l2", Ball), ("linf", Cube)])
+def test_the_gap_at_a_neighbour_is_a_worse_one_of_the_ranking_at_x(norm: str, shape: Any) -> None:
+    model = mlp(6, 2, hidden=(16,), activation="tanh", generator=stream(0, "beside")).double()
+    x = torch.randn(40, 6, dtype=torch.float64, generator=stream(1, "beside"))
+    y = predicted(model, x)
+    places: list[Tensor] = []
+
+    def explain(model: nn.Module, at: Tensor, y: Tensor) -> Tensor:
+        places.append(at.detach())
+        return gradient(model, at, y)
+
+    noise = torch.randn(40, 6, dtype=torch.float64, generator=stream(2, "beside"))
+    method = r2et(k=2, thickness=1.0, radius=0.3, norm=norm, steps=3, explain=explain)
+    objective = Objective(model, method, draw=lambda x: noise)
+    beside = objective.parts_of(x, y)["thinness"]
+    at_x = Objective(model, r2et(k=2, thickness=1.0)).parts_of(x, y)["thinness"]
+    assert beside.mean() > at_x.mean()
+    last, threat = places[-1], shape(radius=0.3)
+    assert (threat.cost(last, x) <= 0.3 + 1e-12).all()
+    assert torch.equal(predicted(model, last), y)
+    expected = -mean_gap(gradient(model, last, y), gradient(model, x, y), 2)
+    torch.testing.assert_close(beside, expected)
+    assert any(slopes.any() for slopes in torch.autograd.grad(beside.sum(), model.parameters()))
+
+
+def test_a_neighbour_that_is_none_is_refused() -> None:
+    assert "norm of ('l2', 'linf')" in refusal(lambda: r2et(k=2, radius=0.1, norm="l1"))
+    assert "by = 'slope'" in refusal(lambda: r2et(k=2, radius=0.1, by="direction"))

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import Largest, numbers, tiny_mlp
+from r2et.attacks import Ball
 from r2et.data import Part
 from r2et.derivatives import piecewise_linear
 from r2et.explainers import gradient, predicted
@@ -283,7 +285,8 @@ def found_neighbour(
 ) -> Tensor:
     look = Look(model, x, draw=lambda like: noise)
     ranked = order(gradient(model, x, look.y))
-    found: Tensor = module.neighbour(look, ranked, k=K, radius=radius, steps=steps)
+    leads = partial(module._leads, look, ranked, K)
+    found: Tensor = module.neighbour(look, leads, Ball(radius=radius), steps)
     return found
 
 

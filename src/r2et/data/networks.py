@@ -474,14 +474,15 @@ def drawn(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
 def held_out_pairs(
     labels: Tensor, items: Tensor, train: Tensor, pairing: Pairing, generator: torch.Generator
 ) -> Tensor:
-    """Each held-out item with different training items of every class: (P, 2), item by item."""
+    """Each held-out item with different training items of every class, in random order: (P, 2)."""
     partners = []
     for number in labels.unique().tolist():
         members = train[labels[train] == number]
         draws = torch.rand((len(items), len(members)), generator=generator)
         partners.append(members[draws.argsort(dim=1)[:, : pairing.per_class]])
     second = torch.cat(partners, 1)
-    return torch.stack([items[:, None].expand_as(second), second], -1).flatten(0, 1)
+    pairs = torch.stack([items[:, None].expand_as(second), second], -1).flatten(0, 1)
+    return drawn(pairs, len(pairs), generator)
 
 
 def in_order(labels: tuple[str, ...]) -> list[str]:

@@ -124,6 +124,13 @@ METHODS: dict[str, MethodEntry] = {
         model="structured",
         ranks=True,
     ),
+    "steadfast-any": MethodEntry(
+        build=partial(r2et, pairs="facing", gap="normalised", radius=0.01),
+        label="Steadfast (any network)",
+        line="ours for networks of any kind: the top k hold at an attacked neighbour",
+        weights=("thickness", "curvature"),
+        ranks=True,
+    ),
     "steadfast-quick": MethodEntry(
         build=partial(steadfast, steps=0),
         label="Steadfast (quick)",

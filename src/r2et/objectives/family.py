@@ -7,11 +7,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.threats import unit
+from r2et.attacks.threats import Ball, Cube, unit
 from r2et.derivatives import estimated_curvature, frozen_statistics
 from r2et.explainers import Explainer, from_slope, gradient, log_odds, slope
 from r2et.objectives.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.objectives.method import Look, Method, Penalty
+from r2et.objectives.neighbours import neighbour
 
 
 def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -90,6 +91,7 @@ def estimated_bend(
 
 
 By = Literal["slope", "direction"]
+SHAPES: dict[str, type[Ball] | type[Cube]] = {"l2": Ball, "linf": Cube}
 
 
 def _gap_along(
@@ -133,6 +135,9 @@ def r2et(
     share: float = 1.0,
     by: By = "slope",
     stride: float = 0.05,
+    radius: float = 0.0,
+    norm: str = "linf",
+    steps: int = 1,
     explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
@@ -143,6 +148,9 @@ def r2et(
     sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
     model at this step or that of `reference`. `explain` is the explanation widened, the absolute
     gradient unless given; the curvature is that of the gradient, or of what `bend` says.
+
+    With a `radius` the gap is that at a neighbour: the worst that `steps` steps of an attack find
+    within it, in the `norm` "linf" or "l2", the ranking still that at x.
 
     Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
     the slope of the gap from a finite difference of length `stride` and needs no second derivative.
@@ -162,6 +170,14 @@ def r2et(
         saliency = look.saliency(explain)
         return -gap_of(saliency, ranking(look, saliency))
 
+    def thinness_beside(look: Look) -> Tensor:
+        kept = ranking(look, None)
+
+        def gaps(at: Tensor) -> Tensor:
+            return gap_of((explain or saliency_at)(look.model, at, look.y), kept)
+
+        return -gaps(neighbour(look, gaps, threat, steps))
+
     def thinness_along(look: Look) -> Tensor:
         return -_gap_along(look, made, lambda own: gap_of(own, ranking(look, own)), stride)
 
@@ -172,9 +188,16 @@ def r2et(
             f"of the gradient and a stride > 0, got {by!r} and {stride}."
         )
 
+    if norm not in SHAPES or radius < 0 or steps < 0 or (radius and by != "slope"):
+        raise ValueError(
+            f"the gap at a neighbour needs a norm of {tuple(SHAPES)}, radius >= 0, steps >= 0 and "
+            f"by = 'slope', got {norm!r}, {radius}, {steps} and {by!r}."
+        )
+    threat = SHAPES[norm](radius=radius)
     penalties: list[tuple[str, float, Penalty]] = []
     if thickness:
-        penalties.append(("thinness", thickness, thinness if by == "slope" else thinness_along))
+        at_x = thinness if by == "slope" else thinness_along
+        penalties.append(("thinness", thickness, thinness_beside if radius else at_x))
     if curvature:
         penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
     return Method(penalties=tuple(penalties))

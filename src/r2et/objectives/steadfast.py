@@ -4,21 +4,20 @@ What each part buys, and what failed, is told in docs/steadfast.md.
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.threats import clip, unit
+from r2et.attacks.threats import Ball
 from r2et.derivatives import frozen_statistics, gradient_of
-from r2et.explainers import log_odds, predicted
+from r2et.explainers import log_odds
 from r2et.models.structured import Structured
 from r2et.objectives.family import ranking_by
 from r2et.objectives.gaps import unit_length
 from r2et.objectives.method import Look, Method, Penalty
+from r2et.objectives.neighbours import neighbour
 from r2et.ranking import facing_count, order
-
-FIRST_STEP, SHORTER = 0.6, 0.6  # of the radius; each step of the one before
-HALVINGS = 3
 
 
 def steadfast(
@@ -56,7 +55,7 @@ def steadfast(
         count = facing_count(k, n)
         if steps:
             ranked = order(ranking(look, None))
-            place = neighbour(look, ranked, k=k, radius=radius, steps=steps)
+            place = neighbour(look, partial(_leads, look, ranked, k), Ball(radius=radius), steps)
             saliency = saliency_at(look.model, place, look.y)
         else:
             saliency = saliency_at(look.model, look.x.detach(), look.y)
@@ -73,6 +72,12 @@ def steadfast(
     return Method(penalties=tuple(penalties), by_input=False)
 
 
+def _leads(look: Look, ranked: Tensor, k: int, at: Tensor) -> Tensor:
+    """How far the first k of `ranked` lead in the gradient of length one at some places: (B,)."""
+    weights = at.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
+    return (unit_length(saliency_at(look.model, at, look.y)) * weights).sum(-1)
+
+
 def variation_of(look: Look) -> Tensor:
     """The variation of the network, or of each row's own network in a stack: (B,)."""
     if not isinstance(look.model, Structured):
@@ -82,31 +87,6 @@ def variation_of(look: Look) -> Tensor:
         )
     variation = look.model.variation().view(1, -1)
     return variation.expand(len(look.x) // variation.numel(), -1).flatten()
-
-
-@torch.no_grad()
-def neighbour(look: Look, ranked: Tensor, *, k: int, radius: float, steps: int) -> Tensor:
-    """A neighbour at which the first k of `ranked` lead by less, of the same prediction: like x.
-
-    From a random place on the sphere, a few steps down the lead of the normalised gradient; where
-    the predicted class changed on the way, half the way back, and again, at last to x itself.
-    """
-    x = look.x.detach()
-    weights = x.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
-    place = x + radius * unit(look.draw(x))
-    for step in range(steps):
-        with torch.enable_grad():
-            at = place.requires_grad_()
-            leads = (unit_length(saliency_at(look.model, at, look.y)) * weights).sum(-1)
-            downhill = gradient_of(leads, at, create_graph=False)
-        move = radius * FIRST_STEP * SHORTER**step * unit(downhill)
-        place = clip(place.detach() - move, x, radius)
-    for halved in range(HALVINGS + 1):
-        kept = (predicted(look.model, place) == look.y).view(-1, *(1,) * (x.ndim - 1))
-        if kept.all():
-            break
-        place = torch.where(kept, place, x + (place - x) / 2 if halved < HALVINGS else x)
-    return place
 
 
 def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,38 @@
+"""Neighbours of an input at which its explanation is at its worst, found by a few steps."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from r2et.attacks.threats import Threat
+from r2et.derivatives import frozen_statistics, gradient_of
+from r2et.explainers import predicted
+from r2et.objectives.method import Look
+
+FIRST_STEP, SHORTER = 0.6, 0.6  # of the radius; each step of the one before
+HALVINGS = 3
+
+
+@torch.no_grad()
+def neighbour(look: Look, leads: Callable[[Tensor], Tensor], threat: Threat, steps: int) -> Tensor:
+    """A neighbour within the threat whose `leads`, (B,), are low, of the same prediction: like x.
+
+    From a random place as far away as may be, a few steps down; where the predicted class changed
+    on the way, half the way back, and again, at last to x itself.
+    """
+    x = look.x.detach()
+    place = x + threat.radius * threat.steepest(look.draw(x))
+    with frozen_statistics(look.model):
+        for step in range(steps):
+            with torch.enable_grad():
+                at = place.requires_grad_()
+                downhill = gradient_of(leads(at), at, create_graph=False)
+            move = threat.radius * FIRST_STEP * SHORTER**step * threat.steepest(downhill)
+            place = threat.relax(place.detach() - move, x)
+    for halved in range(HALVINGS + 1):
+        kept = (predicted(look.model, place) == look.y).view(-1, *(1,) * (x.ndim - 1))
+        if kept.all():
+            break
+        place = torch.where(kept, place, x + (place - x) / 2 if halved < HALVINGS else x)
+    return place
