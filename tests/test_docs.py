@@ -1,6 +1,7 @@
 """What the documents say exists, exists."""
 
 import re
+import runpy
 from importlib import import_module
 from pathlib import Path
 
@@ -54,6 +55,23 @@ def test_the_example_of_the_attack_laboratory_runs(capsys: pytest.CaptureFixture
     assert curve == sorted(curve, reverse=True)
     assert curve[-1] < 1
     assert 0 < smallest < 0.5
+
+
+def test_the_example_of_the_page_on_pictures_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "pictures-and-networks.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(example, "pictures-and-networks.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["torch.Size([4, 784])", "True"]
+
+
+def test_a_picture_of_full_size_is_explained_attacked_and_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = runpy.run_path(str(ROOT / "examples" / "full_size.py"))
+    script["main"]([], size=(48, 96))
+    told = capsys.readouterr().out
+    assert "a drawn picture: (1, 48, 96)" in told
+    assert len(re.findall(r"P@\d+ of \d+ is [01]\.\d+ after 10 steps", told)) == 2
 
 
 def test_the_recipe_of_the_page_on_sweeps_is_one(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_an_mlp_is_the_product_of_its_layers(activation: str) -> None:
         "leaky-relu": lambda z: torch.where(z > 0, z, 0.01 * z),
         "relu": lambda z: torch.where(z > 0, z, 0 * z),
         "softplus": lambda z: (1 + z.exp()).log(),
+        "sharp-softplus": lambda z: (1 + (8 * z).exp()).log() / 8,
         "tanh": lambda z: (z.exp() - (-z).exp()) / (z.exp() + (-z).exp()),
     }
     x = numbers(7, 6)

@@ -474,7 +474,7 @@ def test_without_a_handler_attacks_are_what_they_were(
     model, x, y = case(dtype)
     budget = Budget(radius=2.0, step=0.1, steps=25)
     found = build(k=2, budget=budget, record_every=3)(model, x, y)
-    assert_same(found, before_handlers(lower, 2, budget, 3, model, x, y))
+    assert_same(replace(found, last=None), before_handlers(lower, 2, budget, 3, model, x, y))
     assert found.flipped.any()
 
 

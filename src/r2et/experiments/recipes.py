@@ -28,10 +28,13 @@ from r2et.training import FitSettings
 T = TypeVar("T")
 
 VANILLA = "vanilla"
+OWN = "own"
 LATER = {
     "network",
     "augment",
     "ramp",
+    "retrain_rate",
+    "retrain_by",
     "norm",
     "handler",
     "singles",
@@ -169,6 +172,10 @@ class Recipe:
     schema: str = SCRATCH
     """Whether methods start from nothing, or go on from the Vanilla model of the same seed."""
     retrain_epochs: int = 10
+    retrain_rate: float | None = None
+    """The learning rate of retraining, that of the fit unless given."""
+    retrain_by: str = VANILLA
+    """Whose ranking retraining keeps: that of Vanilla, or the model's own of each step."""
     least_ranking: float = 0.8
     """Retraining ends before the mean P@k with Vanilla's clean explanations falls below this."""
     gate: float = 0.01
@@ -195,6 +202,7 @@ class Recipe:
             (self.select_by, EVALUATED),
             (self.activation, ACTIVATIONS),
             (self.schema, SCHEMAS),
+            (self.retrain_by, (VANILLA, OWN)),
         ):
             if word not in known:
                 raise ValueError(f"recipe {self.name!r} asks for {word!r}: {nearest(word, known)}")
@@ -205,6 +213,10 @@ class Recipe:
             )
         if min(self.hidden, default=1) < 1:
             raise ValueError(f"recipe {self.name!r} needs layers of units, got {self.hidden}.")
+        if self.retrain_rate is not None and self.retrain_rate <= 0:
+            raise ValueError(
+                f"recipe {self.name!r} needs a retrain_rate above 0, got {self.retrain_rate}."
+            )
         if self.retrain_epochs < 1 or not 0 <= self.least_ranking <= 1:
             raise ValueError(
                 f"recipe {self.name!r} needs retrain_epochs >= 1 and least_ranking in 0..1, got "

@@ -233,6 +233,7 @@ def unit_print(dataset: Dataset | Collection, recipe: Recipe, plan: MethodPlan) 
         judges.append(asdict(evaluation.strong))
     if retrains(recipe, plan.name):
         trains += [recipe.schema, recipe.retrain_epochs, recipe.least_ranking, recipe.gate]
+        trains += [recipe.retrain_rate, recipe.retrain_by]
     return fingerprint(trains, judges, plan.name, plan.grid)
 
 
@@ -474,10 +475,10 @@ def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
     start = unpacked(vanilla.model).eval()
     return Beginning(
         network=start,
-        settings=replace(fit_settings(split, recipe), epochs=recipe.retrain_epochs),
+        settings=_retraining(split, recipe),
         k=recipe.evaluation.k,
         explain=trained_explanation(split.dataset, recipe),
-        vanilla=start,
+        vanilla=start if recipe.retrain_by == VANILLA else None,
         accept=keeps_ranking(
             start,
             split.valid,
@@ -487,6 +488,13 @@ def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
             least_auc=vanilla.candidate.auc - recipe.gate,
         ),
     )
+
+
+def _retraining(split: Split, recipe: Recipe) -> FitSettings:
+    """How a recipe retrains on this seed: shorter, perhaps slower, and pictures as they are."""
+    usual = fit_settings(split, recipe)
+    rate = recipe.retrain_rate or usual.learning_rate
+    return replace(usual, epochs=recipe.retrain_epochs, learning_rate=rate, augment="")
 
 
 def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tuple[float, float]]:

@@ -54,7 +54,7 @@ class Column:
     def show(self, value: float) -> str:
         """A value of this column as text.
 
-        >>> COLUMNS[0].show(0.88158), COLUMNS[1].show(0.66700)
+        >>> COLUMNS[0].show(0.88158), COLUMNS[2].show(0.66700)
         ('0.8816', '66.7')
         """
         return written(value, self.style)

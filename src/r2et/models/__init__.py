@@ -15,6 +15,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "leaky-relu": lambda: nn.LeakyReLU(0.01),
     "relu": nn.ReLU,
     "softplus": nn.Softplus,
+    "sharp-softplus": lambda: nn.Softplus(beta=8.0),
     "tanh": nn.Tanh,
 }
 

@@ -125,7 +125,7 @@ METHODS: dict[str, MethodEntry] = {
         ranks=True,
     ),
     "steadfast-any": MethodEntry(
-        build=partial(r2et, pairs="facing", gap="normalised", radius=0.01),
+        build=partial(r2et, pairs="facing", gap="normalised", radius=0.5, norm="l2"),
         label="Steadfast (any network)",
         line="ours for networks of any kind: the top k hold at an attacked neighbour",
         weights=("thickness", "curvature"),

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from r2et.attacks.threats import Ball, Cube, unit
 from r2et.derivatives import estimated_curvature, frozen_statistics
 from r2et.explainers import Explainer, from_slope, gradient, log_odds, slope
+from r2et.models.smoothing import with_softplus
 from r2et.objectives.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.objectives.method import Look, Method, Penalty
-from r2et.objectives.neighbours import neighbour
+from r2et.objectives.neighbours import neighbour, odds_saliency
 
 
 def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -138,6 +140,7 @@ def r2et(
     radius: float = 0.0,
     norm: str = "linf",
     steps: int = 1,
+    softplus: float = 0.0,
     explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
@@ -150,7 +153,10 @@ def r2et(
     gradient unless given; the curvature is that of the gradient, or of what `bend` says.
 
     With a `radius` the gap is that at a neighbour: the worst that `steps` steps of an attack find
-    within it, in the `norm` "linf" or "l2", the ranking still that at x.
+    within it, in the `norm` "linf" or "l2", the ranking still that at x. Without `explain` it is
+    the gradient of the log-odds there, which ranks as that of the probability does.
+
+    With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does.
 
     Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
     the slope of the gap from a finite difference of length `stride` and needs no second derivative.
@@ -174,7 +180,7 @@ def r2et(
         kept = ranking(look, None)
 
         def gaps(at: Tensor) -> Tensor:
-            return gap_of((explain or saliency_at)(look.model, at, look.y), kept)
+            return gap_of((explain or odds_saliency)(look.model, at, look.y), kept)
 
         return -gaps(neighbour(look, gaps, threat, steps))
 
@@ -200,4 +206,7 @@ def r2et(
         penalties.append(("thinness", thickness, thinness_beside if radius else at_x))
     if curvature:
         penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
-    return Method(penalties=tuple(penalties))
+    if softplus < 0:
+        raise ValueError(f"R2ET needs softplus >= 0, the sharpness of the units, got {softplus}.")
+    prepare = partial(with_softplus, rho=softplus) if softplus else None
+    return Method(prepare=prepare, penalties=tuple(penalties))

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from r2et.attacks.threats import Threat
 from r2et.derivatives import frozen_statistics, gradient_of
-from r2et.explainers import predicted
+from r2et.explainers import log_odds, predicted
+from r2et.models.structured import Structured
 from r2et.objectives.method import Look
 
 FIRST_STEP, SHORTER = 0.6, 0.6  # of the radius; each step of the one before
@@ -36,3 +37,18 @@ def neighbour(look: Look, leads: Callable[[Tensor], Tensor], threat: Threat, ste
             break
         place = torch.where(kept, place, x + (place - x) / 2 if halved < HALVINGS else x)
     return place
+
+
+def odds_saliency(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Absolute gradient of the log-odds of class y, which ranks as that of its probability: (B, n).
+
+    Scaled to length one both are the same. But where log-odds are straight, all that a derivative
+    of the other finds is rounding, and an attack would follow it.
+    """
+    if isinstance(model, Structured):
+        return model.slope(x, y).abs()
+    recording = torch.is_grad_enabled()
+    x = x if recording and x.requires_grad else x.detach().requires_grad_()
+    with torch.enable_grad(), frozen_statistics(model):
+        slope = gradient_of(log_odds(model(x), y), x, create_graph=recording)
+    return slope.flatten(1).abs()

@@ -6,17 +6,14 @@ What each part buys, and what failed, is told in docs/steadfast.md.
 import math
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from r2et.attacks.threats import Ball
-from r2et.derivatives import frozen_statistics, gradient_of
-from r2et.explainers import log_odds
 from r2et.models.structured import Structured
 from r2et.objectives.family import ranking_by
 from r2et.objectives.gaps import unit_length
 from r2et.objectives.method import Look, Method, Penalty
-from r2et.objectives.neighbours import neighbour
+from r2et.objectives.neighbours import neighbour, odds_saliency
 from r2et.ranking import facing_count, order
 
 
@@ -48,7 +45,7 @@ def steadfast(
     )
     if not isinstance(steps, int):
         raise ValueError(f"Steadfast needs a whole number of steps, got {steps}.")
-    ranking = ranking_by(reference, saliency_at)
+    ranking = ranking_by(reference, odds_saliency)
 
     def narrowness(look: Look) -> Tensor:
         n = look.x.flatten(1).shape[1]
@@ -56,9 +53,9 @@ def steadfast(
         if steps:
             ranked = order(ranking(look, None))
             place = neighbour(look, partial(_leads, look, ranked, k), Ball(radius=radius), steps)
-            saliency = saliency_at(look.model, place, look.y)
+            saliency = odds_saliency(look.model, place, look.y)
         else:
-            saliency = saliency_at(look.model, look.x.detach(), look.y)
+            saliency = odds_saliency(look.model, look.x.detach(), look.y)
             ranked = order(ranking(look, saliency))
         facing = unit_length(saliency).gather(-1, ranked[:, k - count : k + count])
         gaps = facing[:, :count].flip(-1) - facing[:, count:]
@@ -75,7 +72,7 @@ def steadfast(
 def _leads(look: Look, ranked: Tensor, k: int, at: Tensor) -> Tensor:
     """How far the first k of `ranked` lead in the gradient of length one at some places: (B,)."""
     weights = at.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
-    return (unit_length(saliency_at(look.model, at, look.y)) * weights).sum(-1)
+    return (unit_length(odds_saliency(look.model, at, look.y)) * weights).sum(-1)
 
 
 def variation_of(look: Look) -> Tensor:
@@ -87,21 +84,6 @@ def variation_of(look: Look) -> Tensor:
         )
     variation = look.model.variation().view(1, -1)
     return variation.expand(len(look.x) // variation.numel(), -1).flatten()
-
-
-def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Absolute gradient of the log-odds of class y, which ranks as that of its probability: (B, n).
-
-    Scaled to length one both are the same. But where log-odds are straight, all that a derivative
-    of the other finds is rounding, and an attack would follow it.
-    """
-    if isinstance(model, Structured):
-        return model.slope(x, y).abs()
-    recording = torch.is_grad_enabled()
-    x = x if recording and x.requires_grad else x.detach().requires_grad_()
-    with torch.enable_grad(), frozen_statistics(model):
-        slope = gradient_of(log_odds(model(x), y), x, create_graph=recording)
-    return slope.flatten(1).abs()
 
 
 def _check(*, positive: tuple[str, ...], **settings: float) -> None:
