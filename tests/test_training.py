@@ -192,10 +192,10 @@ def test_settings_under_which_nothing_is_learnt_are_refused(wrong: dict[str, Any
     ("method", "rate"),
     [
         (Method(), 1e36),
-        (r2et(k=2, thickness=100.0, gap="exponential"), 50.0),
+        (Method(penalties=(("steep", 3e38, lambda look: 1e9 * look.slope.abs().sum(-1)),)), 0.01),
         (Method(perturb=lambda look: look.x / 0 * 0), 0.01),
     ],
-    ids=["rate", "exponential", "nan"],
+    ids=["rate", "penalty", "nan"],
 )
 def test_training_that_diverges_is_refused(method: Method, rate: float) -> None:
     settings = FitSettings(epochs=30, batch=16, learning_rate=rate, schedule="constant")
