@@ -166,7 +166,7 @@ def _budget(row: Row) -> str:
     if norm == "l2":
         return f"ε = {radius:g}"
     of_pixels = row["dataset"] in ("mnist", "cifar10", "oct")
-    size = f"{255 * radius:g}/255" if of_pixels else f"{radius:g}"
+    size = f"{255 * radius:.4g}/255" if of_pixels else f"{radius:g}"
     return f"no number changed by more than {size} in total"
 
 

@@ -149,7 +149,8 @@ def saliency_figure(
         )
     columns: list[tuple[str, list[Tile], str]] = []
     if found[0][1]["kind"] == "picture":
-        columns.append(("The picture", _clean_tiles(*found[0]), ""))
+        worst = min(found, key=lambda each: float(each[1]["precision"]))
+        columns.append(("The picture", _clean_tiles(*worst), ""))
     for label, each in found:
         columns.append((label, _pair_of_maps(each), f"P@{_k(each)} {_percent(each['precision'])}"))
     lines = math.ceil(len(columns) / across)
@@ -354,7 +355,7 @@ def _pair_of_maps(decision: Decision) -> list[Tile]:
 
 
 def _clean_tiles(label: str, decision: Decision) -> list[Tile]:
-    """A picture, and what the attack on one method made of it."""
+    """A picture, and what the attack on a method made of it."""
     return [
         Tile(caption=caption, picture=_png(_picture(decision, 0, when)), cells=_cells(decision))
         for when, caption in (("before", "as it was"), ("after", f"attacked: {label}"))
