@@ -253,7 +253,9 @@ class Judge:
         example, one, other = (wanted & ~(apart > 0)).nonzero(as_tuple=True)
         if len(example) and way != RANGES:
             ours, theirs = ranked[example, one], ranked[example, other]
-            found = pair_gaps(form, symbols, example, ours, theirs, signs[example, ours], radius)
+            known = (low > 0).to(low) - (high < 0).to(low)
+            sides = signs[example, ours], known[example, theirs]
+            found = pair_gaps(form, symbols, example, ours, theirs, *sides, radius)
             apart[example, one, other] = found.nan_to_num(nan=-torch.inf)
         least[some] = torch.where(wanted, apart, -torch.inf)
         return least
@@ -281,22 +283,32 @@ def pair_gaps(
     ours: Tensor,
     theirs: Tensor,
     signs: Tensor,
+    known: Tensor,
     radius: Tensor,
 ) -> Tensor:
-    """Sound lower bounds of s g_i - |g_j| for pairs of numbers of a form: (P,)."""
+    """Sound lower bounds of s g_i - |g_j| for pairs of numbers of a form: (P,).
+
+    s = `signs`. Where g_j is of one sign on the whole region, `known` says which (0: of neither),
+    and |g_j| is that sign times g_j.
+    """
     moves = form.moves.permute(1, 2, 0).contiguous()  # (B, n, M)
     bows = [_Bowed(bow, radius) for bow in symbols.bows]
+
+    def least(pairs: Tensor, side: Tensor) -> Tensor:
+        at, i, j, s = example[pairs], ours[pairs], theirs[pairs], signs[pairs]
+        steps = s[:, None] * moves[at, i] - side[:, None] * moves[at, j]  # (P, M)
+        centre = s * form.centre[at, i] - side * form.centre[at, j]
+        return _lowest(symbols, bows, at, centre, steps, form.rest[at, i] + form.rest[at, j])
+
     found = []
     for part in torch.arange(len(example), device=example.device).split(PAIRS_AT_ONCE):
-        at, i, j, s = example[part], ours[part], theirs[part], signs[part]
-        lower = None
-        for side in (1.0, -1.0):
-            steps = s[:, None] * moves[at, i] - side * moves[at, j]  # (P, M)
-            centre = s * form.centre[at, i] - side * form.centre[at, j]
-            rest = form.rest[at, i] + form.rest[at, j]
-            gap = _lowest(symbols, bows, at, centre, steps, rest)
-            lower = gap if lower is None else torch.minimum(lower, gap)
-        assert lower is not None
+        side = known[part]
+        lower = least(part, torch.where(side == 0, 1.0, side))
+        either = (side == 0).nonzero().squeeze(-1)
+        if len(either):
+            lower[either] = torch.minimum(
+                lower[either], least(part[either], -torch.ones_like(side[either]))
+            )
         found.append(lower)
     return torch.cat(found)
 
