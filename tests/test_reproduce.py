@@ -897,3 +897,11 @@ def test_the_command_draws_and_writes_the_page(
 def test_mistakes_are_refused_in_one_sentence(arguments: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         run(*arguments)
+
+
+def test_a_figure_shows_only_data_sets_that_it_is_about() -> None:
+    own = row_of("vanilla", 0, dataset="compas")
+    rows = [own, own | {"dataset": "mnist"}]
+    about = TARGETS["figure-8"]
+    assert "mnist" not in about.datasets
+    assert pictures(about, rows) == pictures(about, rows[:1])

@@ -125,13 +125,14 @@ def _first_flips(axes: Axes, scatter: dict[str, Any], key: str, name: str) -> st
 
 def correlations_figure(rows: Sequence[Row]) -> str:
     """Correlation of four measures with the manipulation epoch, a group of bars for each model."""
-    found = correlations(rows, CORRELATED_MODELS)
+    have = {row["dataset"] for row in rows}
+    found = correlations(rows, [each for each in CORRELATED_MODELS if each[0] in have or not have])
     groups = list(dict.fromkeys((each.dataset, each.label) for each in found))
     with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(7.6, 0.9 + 0.62 * len(groups)))
+        figure = Figure(figsize=(8.4, 0.9 + 0.62 * len(groups)))
         axes = figure.subplots()
         figure.subplots_adjust(
-            left=0.17, right=0.68, top=1 - 0.3 / figure.get_figheight(), bottom=0.09
+            left=0.23, right=0.7, top=1 - 0.3 / figure.get_figheight(), bottom=0.09
         )
         axes.axvline(0, color=MUTED, linewidth=0.8)
         axes.grid(axis="x", color=RULE, linewidth=0.6)
@@ -151,7 +152,7 @@ def correlations_figure(rows: Sequence[Row]) -> str:
             Patch(color=colour, label=name)
             for name, colour in zip(CORRELATED.values(), BARS, strict=True)
         ]
-        figure.legend(handles=handles, loc="center left", bbox_to_anchor=(0.69, 0.5),
+        figure.legend(handles=handles, loc="center left", bbox_to_anchor=(0.71, 0.5),
                       frameon=False, fontsize=9)  # fmt: skip
         return svg_of(
             figure,
@@ -395,6 +396,7 @@ DRAWN: dict[str, Callable[[Sequence[Row]], str]] = {
 
 def pictures(target: Target, rows: Sequence[Row]) -> dict[str, str]:
     """The pictures of a target as SVG files by their names without ending; none for a table."""
+    rows = [row for row in rows if row["dataset"] in target.datasets]
     if target.name == "figure-6":
         drawn = handlers_figures(rows)
         return {f"figure-6-{dataset}": as_file(svg, margin=30) for dataset, svg in drawn.items()}
