@@ -68,12 +68,12 @@ What explains most of the differences:
 - **The regime flatters.** Networks of tables trained so briefly are hardly more accurate than the
   linear control, which cannot be attacked at all.
 - **What bounds an attack on pictures decides everything.** The paper bounds each step by 5 of 255
-  and not the whole walk; here that is the bound of the whole, under which MNIST's Vanilla keeps less
-  than published, and random changes of that size alone leave it 73 % (*noise*).
+  and not the whole walk; here that is the bound of the whole, under which MNIST's Vanilla keeps
+  less than published, and random changes of that size alone leave it 73 % (*noise*).
 - **MNIST's R2ET is one of softplus units** (SP shows what these do alone), its curvature taken on
   half of each batch. How much of both penalties the AUC bears differs from split to split, so that
-  a choice among a few weights is part of it; the weights to choose among were drawn up on validation
-  data of three splits that are not shown. Of Est-H's two weights the larger is often chosen, and
+  a choice among a few weights is part of it; these were drawn up on validation data of three
+  splits that are not shown. Of Est-H's two weights the larger is often chosen, and
   the AUC it then has on test data is below .99 on two of five splits.""",
     "table-2": """\
 SmoothGrad takes 50 gradients and Integrated Gradients 100, so these two columns are measured on
