@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench strength certificates results lint clean
+.PHONY: run test slow bench strength certificates stream results lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ strength: $(VENV)/.usable
 
 certificates: $(VENV)/.usable
 	$(BIN)/python benchmarks/certificates.py
+
+stream: $(VENV)/.usable
+	$(BIN)/python benchmarks/stream.py
 
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null

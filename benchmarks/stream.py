@@ -1,0 +1,89 @@
+"""A stream of rows audited in bounded memory, killed on the way and resumed: `make stream`.
+
+`python benchmarks/stream.py [ROWS]`, a million of 30 numbers unless said.
+"""
+
+import csv
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from r2et.audit import Table, audit
+from r2et.randomness import stream
+
+FEATURES, BLOCK, CHUNK, EPSILON, LIMIT = 30, 10_000, 2_000, 0.1, 1.5
+
+
+def blocks(rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows drawn block by block, the same ones every time."""
+    for number, first in enumerate(range(0, rows, BLOCK)):
+        size = min(BLOCK, rows - first)
+        x = torch.randn(size, FEATURES, generator=stream(number, "stream"))
+        yield x, (x[:, 0] > 0).long()
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def peak() -> float:
+    """The most memory that this process has held, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def audited(rows: int, out: str, told: "multiprocessing.Queue[tuple[float, float]]") -> None:
+    """Audit the stream in a process of its own; tell its memory after a first block and at last."""
+    torch.set_num_threads(1)
+    settings = {"k": 5, "attack": "none", "radii": "none", "epsilons": (EPSILON,), "chunk": CHUNK}
+    names, classes = [f"x{i}" for i in range(FEATURES)], ("no", "yes")
+    audit(network(), Table(x=blocks(BLOCK), names=names, classes=classes), **settings)
+    first = peak()
+    audit(network(), Table(x=blocks(rows), names=names, classes=classes), out=out, **settings)
+    told.put((first, peak()))
+
+
+def main(rows: int) -> int:
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        told: multiprocessing.Queue[tuple[float, float]] = multiprocessing.Queue()
+        table = Path(folder) / "decisions.csv"
+        killed = multiprocessing.Process(target=audited, args=(rows, folder, told))
+        killed.start()
+        while killed.is_alive() and lines(table) < rows // 3:
+            time.sleep(1)
+        killed.kill()
+        killed.join()
+        held = lines(table)
+        resumed = multiprocessing.Process(target=audited, args=(rows, folder, told))
+        resumed.start()
+        first, last = told.get()
+        resumed.join()
+        with table.open(newline="") as file:
+            numbers = [int(row["row"]) for row in csv.DictReader(file)]
+    whole = numbers == list(range(rows))
+    print(f"{rows:,} rows of {FEATURES} numbers, killed after {held:,} and resumed: ", end="")
+    print("no row lost or doubled" if whole else f"WRONG, {len(numbers):,} rows")
+    print(f"memory beyond that of one block: {last - first:.2f} GB (at most {LIMIT:g})")
+    print(f"{(time.perf_counter() - began) / 60:.1f} minutes in all")
+    return 0 if whole and last - first <= LIMIT else 1
+
+
+def lines(path: Path) -> int:
+    """How many rows a file has, 0 if it is not there yet."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return max(0, sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b"")) - 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000))
