@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -1275,6 +1276,8 @@ def _cell(value: dict[str, Any] | None, column: Column) -> str:
 
 def main() -> None:
     """Run a command; a user's mistake ends in one sentence and exit code 2."""
+    # A process that has grown is replaced between two units: nothing is lost, nothing to be done.
+    warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
     try:
         app()
     except ValueError as problem:
