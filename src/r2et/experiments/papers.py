@@ -363,7 +363,8 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
         lines.append(tuple(cells))
     notes = list(table.chosen)
     if table.stand_in:
-        notes.insert(0, f"{table.stand_in}; published numbers are those of the papers' data.")
+        instead = table.stand_in.removesuffix(".")
+        notes.insert(0, f"{instead}; published numbers are those of the papers' data.")
     if several:
         notes.insert(0, f"Numbers with strokes are those of {' / '.join(table.recipes)}, in turn.")
     return Grid(
