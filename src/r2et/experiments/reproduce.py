@@ -356,7 +356,7 @@ def stripped(row: Row) -> dict[str, Any]:
     series, told = row.get("series") or {}, {}
     if row["recipe"] != FIGURES_FROM:
         series = {}
-    if "profile" in series and row["method"] == VANILLA:
+    if "profile" in series and row["method"] == VANILLA and row["dataset"] in TABULAR:
         told["profile"] = {"median": series["profile"]["median"]}
     if "scatter" in series:
         dots = (row["dataset"], row["method"]) == SCATTERED_MODEL and row["seed"] == 0

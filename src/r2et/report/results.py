@@ -75,11 +75,11 @@ What explains most of the differences:
   a choice among a few weights is part of it; these were drawn up on validation data of three
   splits that are not shown. Of Est-H's two weights the larger is often chosen, and
   the AUC it then has on test data is below .99 on two of five splits.
-- **Brain networks are other data than the papers'**, read by a smaller network (64 and 32 units), and
-  the attack must keep three predictions; no change is above .003, as a total of .2 leaves nothing of
-  any explanation. Methods go on from Vanilla for three epochs. The linear control is far more
-  accurate than any graph network here: the task is honest, the architecture is not the one to
-  choose for it.""",
+- **Brain networks are other data than the papers'**, read by a smaller network (64 and 32 units);
+  the attack must keep three predictions, and no change is above .003, as a total of .2 leaves
+  nothing of any explanation. Methods go on from Vanilla for three epochs. The linear control is far
+  more accurate than any graph network here: the task can be learnt, and this architecture is not
+  the one to choose for it.""",
     "table-2": """\
 SmoothGrad takes 50 gradients and Integrated Gradients 100, so these two columns are measured on
 fewer splits and examples than the first, and without the strong attack; networks, attack steps and
