@@ -208,8 +208,17 @@ def leaky_case(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor, T
     return model, x, predicted(model, x)
 
 
-@every_attack
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        # Half a minute for each kind of numbers: one of them is enough, as a rule.
+        pytest.param(
+            name, dtype, marks=[pytest.mark.slow] * (name == "moo" and dtype == torch.float32)
+        )
+        for name in ATTACKS
+        for dtype in (torch.float32, torch.float64)
+    ],
+)
 def test_a_curve_is_true(name: str, dtype: torch.dtype) -> None:
     model, x, y = leaky_case(dtype)
     curve = attack_curve(builder(name, 2), RADII, k=2)(model, x, y)
