@@ -204,6 +204,8 @@ def test_the_least_thickness_is_that_of_the_worst_sample() -> None:
     assert measures["least gaussian thickness"] == pytest.approx(float(each.amin(0).mean()))
     assert measures["gaussian thickness"] == pytest.approx(float(each.mean()))
     assert measures["least gaussian thickness"] < measures["gaussian thickness"]
+    fewer = evaluate(network(), split(), replace(SETTINGS, attacks=("er",), neighbours=2))
+    assert fewer["measures"]["gaussian thickness"] == pytest.approx(float(each[:2].mean()))
 
 
 # --- less than everything ---------------------------------------------------------------------
@@ -335,6 +337,7 @@ def test_more_examples_than_there_are_are_all_there_are() -> None:
         {"examples": 1},
         {"decisions": -1},
         {"record_every": 0},
+        {"neighbours": 0},
         {"epsilons": (0.1, 0.0)},
         {"small_radius": -0.1},
         {"decision_radius": math.nan},

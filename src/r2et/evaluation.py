@@ -100,6 +100,8 @@ class EvaluationSettings:
     """Random inputs as far away as the budget allows, for the row that no attack was needed for."""
     probes: int | None = None
     """Random directions to estimate the Hessian norm from, exact without."""
+    neighbours: int = 8
+    """Random inputs that the Gaussian thickness is the mean over; each costs 8 explanations."""
     shares: bool = False
     """Whether features are removed by shares of them all, not one more each time."""
     manipulated: float = 1.0
@@ -116,10 +118,11 @@ class EvaluationSettings:
         ):
             if word not in words:
                 raise ValueError(f"an evaluation asks for {word!r}: {nearest(word, words)}")
-        if self.examples < 2 or self.decisions < 0 or self.record_every < 1:
+        counts = (self.examples, self.decisions, self.record_every, self.neighbours)
+        if any(count < least for count, least in zip(counts, (2, 0, 1, 1), strict=True)):
             raise ValueError(
-                "an evaluation needs examples >= 2, decisions >= 0 and record_every >= 1, "
-                f"got {self.examples}, {self.decisions} and {self.record_every}."
+                "an evaluation needs examples >= 2, decisions >= 0, record_every >= 1 and "
+                f"neighbours >= 1, got {', '.join(map(str, counts))}."
             )
         radii = (self.decision_radius, self.small_radius, *self.epsilons)
         if not all(0 < radius < math.inf for radius in radii):
@@ -224,7 +227,7 @@ def evaluate(
         explain=explain,
         k=settings.k,
         variant="probability",
-        samples=8,
+        samples=settings.neighbours,
         points=8,
         generator=stream(seed, "gaussian thickness"),
     )

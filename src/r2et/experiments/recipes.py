@@ -40,6 +40,7 @@ LATER = {
     "singles",
     "noise",
     "probes",
+    "neighbours",
     "shares",
     "manipulated",
     "dtype",
