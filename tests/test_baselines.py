@@ -171,6 +171,7 @@ def test_a_penalty_of_no_weight_is_left_out(method: str) -> None:
         ("sp", {"rho": 0.0}),
         ("est-h", {"curvature": -1.0}),
         ("est-h", {"kappa": 0.0}),
+        ("est-h", {"softplus": -1.0}),
         ("exact-h", {"curvature": math.inf}),
         ("ssr", {"curvature": -0.1}),
         ("ssr", {"steps": 0}),
@@ -298,6 +299,14 @@ def test_a_network_without_kinks_is_refused() -> None:
 
 
 # --- Est-H, Exact-H, SSR ---
+
+
+def test_est_h_on_softplus_units_is_est_h_of_the_network_of_sp() -> None:
+    model, x, y = tiny_mlp(activation=nn.ReLU), numbers(5, 6, seed=1), classes(5)
+    both = Objective(model, METHODS["est-h"].build(k=2, curvature=0.7, softplus=3.0))
+    apart = Objective(with_softplus(model, 3.0), METHODS["est-h"].build(k=2, curvature=0.7))
+    torch.testing.assert_close(both(x, y).total, apart(x, y).total, rtol=0, atol=0)
+    assert (both.parts_of(x, y)["curvature"] > 0).all()
 
 
 @every_network

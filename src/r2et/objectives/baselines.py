@@ -1,6 +1,7 @@
 """The papers' other defences: less curvature, attacked inputs, ratios of gap to curvature."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -54,15 +55,19 @@ def estimated_hessian(
     kappa: float = 0.5,
     bend: Bend = "gradient",
     share: float = 1.0,
+    softplus: float = 0.0,
     explain: Explainer | None = None,
 ) -> Method:
     """Est-H: L_cls + lambda ||H(x)||, lambda = `curvature`, the norm by a finite difference.
 
     H is the derivative of the gradient, or of the explanation, as `bend` says, on a `share` of each
-    batch.
+    batch. With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does.
     """
-    _check("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa)
-    return _penalised("curvature", curvature, estimated_bend(kappa, explain, bend, share))
+    _check("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa, softplus=softplus)
+    return replace(
+        _penalised("curvature", curvature, estimated_bend(kappa, explain, bend, share)),
+        prepare=partial(with_softplus, rho=softplus) if softplus else None,
+    )
 
 
 def exact_hessian(*, k: int, curvature: float = 0.1) -> Method:
