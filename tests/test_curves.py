@@ -211,10 +211,7 @@ def leaky_case(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor, T
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        # Half a minute for each kind of numbers: one of them is enough, as a rule.
-        pytest.param(
-            name, dtype, marks=[pytest.mark.slow] * (name == "moo" and dtype == torch.float32)
-        )
+        pytest.param(name, dtype, marks=[pytest.mark.slow] * (name == "moo"))  # half a minute each
         for name in ATTACKS
         for dtype in (torch.float32, torch.float64)
     ],
