@@ -224,9 +224,20 @@ def test_a_stopped_sweep_says_how_to_go_on(
         )
 
 
+def all_ended(group: int) -> bool:
+    """Whether no process of a group is left, nor will be in a few seconds."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_sweep_stopped_by_hand_ends_its_processes(tmp_path: Path, jobs: str) -> None:
+@pytest.mark.parametrize(("jobs", "how"), [("1", "Ctrl-C"), ("2", "Ctrl-C"), ("2", "kill")])
+def test_a_sweep_stopped_by_hand_ends_its_processes(tmp_path: Path, jobs: str, how: str) -> None:
     recipe, out = tmp_path / "tiny.toml", tmp_path / "out"
     recipe.write_text('datasets = ["compas"]\nseeds = 30\n' + TINY)
     words = ["sweep", str(recipe), "--out", str(out), "--jobs", jobs]
@@ -245,8 +256,12 @@ def test_a_sweep_stopped_by_hand_ends_its_processes(tmp_path: Path, jobs: str) -
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C: to all of them
+        if how == "kill":
+            process.terminate()
+        else:
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
         shown, err = process.communicate(timeout=60)
+        assert all_ended(process.pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

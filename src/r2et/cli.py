@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -246,7 +247,8 @@ def _processes() -> int:
 
 @contextmanager
 def _going_on() -> Iterator[None]:
-    """Ctrl-C ends with the command that goes on from there."""
+    """Ctrl-C, or being ended by `kill`, ends with the command that goes on from there."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -255,6 +257,8 @@ def _going_on() -> Iterator[None]:
             Text(f"r2et: stopped; what is finished is kept. To go on: {again}"), soft_wrap=True
         )
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @app.command("sweep", rich_help_panel="Commands")
