@@ -793,6 +793,8 @@ def test_what_is_missing_is_run_once(
     monkeypatch.setattr(reproducing, "sweep", refuse)
     monkeypatch.setattr(reproducing, "compared_handlers", refuse)
     assert reproduce(tiny, out, load=few_rows) == rows
+    few = reproduce(tiny[:1], out, load=few_rows, methods=["wd"])
+    assert [row["method"] for row in few] == ["linear", "vanilla", "wd"]
     with pytest.raises(AssertionError, match="nothing is missing"):
         reproduce(tiny, out, load=few_rows, seeds=2)
 
@@ -890,6 +892,7 @@ def test_the_command_draws_and_writes_the_page(
     [
         (["table1"], "unknown target 'table1': did you mean 'table-1'"),
         (["table-1", "--only", "adlt"], "unknown data set 'adlt'"),
+        (["table-1", "--methods", "est"], "unknown method 'est': did you mean 'est-h'"),
         (["table-1", "--address", "tcp://here:1"], "add --backend dask"),
         (["table-1", "--rows", "nowhere"], "nowhere holds no rows"),
     ],

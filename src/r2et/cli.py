@@ -341,6 +341,10 @@ def reproduce_command(
     only: Annotated[
         str | None, typer.Option(help="Some of the data sets, such as adult,bank.")
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Some of the methods besides Vanilla and the control: est-h,r2et."),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(min=1, help="How many random splits; the recipes' own number unless given."),
@@ -385,12 +389,17 @@ def reproduce_command(
 
         r2et reproduce table-1 --only adult --seeds 3
 
+        r2et reproduce table-1 --only mnist --methods est-h,r2et
+
         r2et reproduce figure-7
 
         r2et reproduce all --jobs 8 --docs docs/results.md
     """
     targets = targets_named(target)
-    names = None if only is None else [each.strip() for each in only.split(",")]
+    names, chosen = (
+        None if listed is None else [each.strip() for each in listed.split(",")]
+        for listed in (only, methods)
+    )
     for each in targets:
         datasets_wanted(each, names)
     if address is not None and backend != "dask":
@@ -407,6 +416,7 @@ def reproduce_command(
                 out,
                 seeds=seeds,
                 only=names,
+                methods=chosen,
                 jobs=jobs or _processes(),
                 backend=backend,
                 address=address,

@@ -30,6 +30,8 @@ from r2et.experiments.targets import (
     datasets_wanted,
 )
 from r2et.files import append_rows, read_rows
+from r2et.naming import nearest
+from r2et.objectives import METHODS
 from r2et.training import load as load_model
 
 HANDLERS_EXAMPLES = 300
@@ -110,6 +112,7 @@ def reproduce(
     *,
     seeds: int | None = None,
     only: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
     jobs: int = 1,
     backend: str = "joblib",
     address: str | None = None,
@@ -121,8 +124,12 @@ def reproduce(
 
     Rows of `out` that the targets do not need are left out. Without anything missing no model is
     loaded, let alone trained. Data sets that are not at hand are left out, each told
-    `on_missing`, unless they were asked for by `only`.
+    `on_missing`, unless they were asked for by `only`. `methods` are those wanted besides Vanilla
+    and the control, all that the targets need unless given.
     """
+    for method in methods or ():
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}: {nearest(method, METHODS)}")
     wanted = {target.name: datasets_wanted(target, only) for target in targets}
     if not any(wanted.values()):
         about = ", ".join(dict.fromkeys(name for each in targets for name in each.datasets))
@@ -143,7 +150,8 @@ def reproduce(
             on_missing(problem)
             for names in wanted.values():
                 names[:] = [each for each in names if each != name]
-    parts = list(_parts(targets, wanted, seeds, loaded))
+    chosen = None if methods is None else {*methods}
+    parts = list(_parts(targets, wanted, seeds, loaded, chosen))
     results = out / "results.jsonl"
     rows = _by_key(read_rows(results))
     missing = [part for part in parts if any(key not in rows for key in part.keys)]
@@ -211,8 +219,9 @@ def _parts(
     wanted: Mapping[str, Sequence[str]],
     seeds: int | None,
     load: Callable[[str], Dataset | Collection],
+    chosen: set[str] | None,
 ) -> Iterator[Part]:
-    """What the targets need, a part for each recipe and data set, each once."""
+    """What the targets need of the `chosen` methods: a part for each recipe and data set."""
     needs: dict[tuple[str, str | None, str], set[str] | None] = {}
     for target in targets:
         for need in target.needs:
@@ -226,7 +235,11 @@ def _parts(
     for (name, by, dataset), methods in needs.items():
         recipe = load_recipe(name, dataset)
         for own in [recipe] if by is None else split_by(recipe, by):
-            plans = [each for each in own.methods if _is_needed(each.name, methods)]
+            plans = [
+                each
+                for each in own.methods
+                if _is_needed(each.name, methods) and _is_needed(each.name, chosen)
+            ]
             own = replace(own, datasets=(dataset,), methods=tuple(plans))
             yield Part(
                 name=name,
