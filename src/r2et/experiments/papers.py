@@ -384,7 +384,7 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
 
 LEGEND = (
     "≠: ours is more than two standard deviations or five points away. "
-    f"{NONE}: not published, or not measured. Bold: the best of the trained methods."
+    f"{NONE}: not published, or not measured. Bold: the best of the papers' methods."
 )
 
 
@@ -523,11 +523,12 @@ def evidence(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[s
     own, keys = rows_of(rows, recipe, dataset), [*CONTROL_KEYS, ER, *(each[0] for each in BESIDE)]
     chosen = (summary_of_best(own, keys), summary_of_best_other(own, keys))
     found = {each.method: each for each in (*summarise(own, keys), *chosen) if each is not None}
+    flipping = next((_flipping(row["radii"]) for row in own if row.get("radii")), "")
     told = [
         _accuracy(found, dataset),
         _linear(found),
         _stronger(found),
-        *(_beside(found, *each) for each in BESIDE),
+        *(_beside(found, key, what.format(flipping), style) for key, what, style in BESIDE),
     ]
     return [sentence for sentence in told if sentence]
 
@@ -536,10 +537,16 @@ BESIDE: tuple[tuple[str, str, Style], ...] = (
     ("distinct sets", "Distinct top-k sets among the attacked examples (one: everybody is given "
      "the same reasons)", "count"),
     ("null share", "Share of the squared slope where real data cannot vary, %", "share"),
-    ("flippable", "Decisions that a much smaller change turns over, %", "share"),
+    ("flippable", "Decisions that {} of the attack's budget can turn over, %", "share"),
     ("saliency norm", "Size of the explanations, sum of |I|", "number"),
     ("tie", "Explanations whose k-th place is a tie, %", "share"),
 )  # fmt: skip
+
+
+def _flipping(radii: Mapping[str, Any]) -> str:
+    """How much of an attack's budget flippable predictions were looked for with."""
+    share = radii["flippable"] / radii["attack"]
+    return "all" if share == 1 else f"{100 * share:.3g} %"
 
 
 def _value(found: Mapping[str, MethodSummary], method: str, key: str) -> float | None:

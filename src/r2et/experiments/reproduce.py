@@ -81,6 +81,7 @@ KEPT_FIELDS = (
     "version",
     "code",
     "floor",
+    "selected by",
     "passed",
     "chosen",
     "valid",

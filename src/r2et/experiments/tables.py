@@ -26,6 +26,7 @@ NO_RIVALS = (LINEAR, "thickness")  # a control, and what R2ET approximates
 CHANGED = "changed predictions"
 PUBLISHED_AS = {"cifar10": "CIFAR-10", "oct": "ROCT", "abide": "ADHD", "cnp": "BP"}
 """The column of the papers that a data set stands in, where it goes by another name."""
+SELECTED_BY = {"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}
 PUBLISHED_ATTACKS = {"er": "ERAttack", "mse": "MSE attack"}
 
 
@@ -161,7 +162,7 @@ COLUMNS: tuple[Column, ...] = (
         key="flippable",
         heading="Flippable, %",
         group=CONTROLS,
-        line="Share of decisions whose predicted class a much smaller change can turn over.",
+        line="Share of decisions whose predicted class a small change can turn over.",
         style="share",
         better="lower",
     ),

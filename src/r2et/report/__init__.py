@@ -16,6 +16,7 @@ from r2et.experiments.tables import (
     CONTROLS,
     LINEAR,
     PUBLISHED_ATTACKS,
+    SELECTED_BY,
     VANILLA,
     Column,
     Comparison,
@@ -369,9 +370,7 @@ def report_html(
         seed_list=seed_list(seeds),
         version=", ".join(sorted({str(row["version"]) for row in rows})),
         digest=", ".join(sorted({str(row["data"]) for row in rows})),
-        selected_by={"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}.get(
-            first["selected by"], first["selected by"]
-        ),
+        selected_by=SELECTED_BY[first["selected by"]],
         columns=columns,
         groups=_groups(columns),
         strong=STRONG,

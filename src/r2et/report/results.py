@@ -15,7 +15,7 @@ from r2et.experiments.papers import (
     settings_tried,
 )
 from r2et.experiments.reproduce import identity, in_order, stripped
-from r2et.experiments.tables import Row
+from r2et.experiments.tables import SELECTED_BY, Row
 from r2et.experiments.targets import TARGETS, Target, grids_of
 from r2et.files import read_rows, write_text
 from r2et.report.paper_figures import pictures
@@ -203,7 +203,7 @@ def _escaped(text: str) -> str:
 
 
 TRIED = """
-**Settings tried**: mean validation P@k under ERAttack; in brackets, on how many splits the setting
+**Settings tried**: mean validation P@k under {attack}; in brackets, on how many splits the setting
 kept the AUC asked for, if not on all
 """
 
@@ -213,10 +213,10 @@ def _compared(table: PaperTable, rows: Sequence[Row], *, with_evidence: bool) ->
     told = ["**Against the paper**\n"]
     told += [f"- {_escaped(each)}" for each in differences(table)]
     told += [f"- {_escaped(led(each))}" for each in table.leads]
-    if with_evidence and rows_of(rows, table.recipes[0], table.dataset):
+    if with_evidence and (own := rows_of(rows, table.recipes[0], table.dataset)):
         told.append("\n**What the rows say about it**\n")
         told += [f"- {_escaped(each)}" for each in evidence(rows, table.dataset)]
-        told.append(TRIED)
+        told.append(TRIED.format(attack=SELECTED_BY[own[0]["selected by"]]))
         told += [f"- {_escaped(each)}" for each in settings_tried(rows, table.dataset)]
     return "\n".join([*told, ""])
 
