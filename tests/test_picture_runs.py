@@ -1,5 +1,6 @@
 """Runs on pictures and networks: the same units, rows and tables as on data of tables."""
 
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from r2et.attacks import Budget
 from r2et.data import Collection
-from r2et.evaluation import EvaluationSettings, pair_and_singles, task_of
+from r2et.evaluation import EvaluationSettings, evaluate, pair_and_singles, task_of
 from r2et.experiments.laboratory import compared_by
 from r2et.experiments.papers import paper_table
 from r2et.experiments.recipes import Recipe, load_recipe, recipe_from
@@ -19,6 +21,7 @@ from r2et.experiments.targets import EVERY, TARGETS
 from r2et.explainers import activations, gradient
 from r2et.inputs import Joined, Piece
 from r2et.metrics.statistics import auc
+from r2et.models import MODELS
 from r2et.models.siamese import Siamese
 from r2et.randomness import stream
 from r2et.ranking import precision_at_k
@@ -252,6 +255,22 @@ def test_bounds_are_those_of_the_data_around_the_mean() -> None:
     threat = task_of(split, EvaluationSettings(norm="linf"), gradient).threat.at(10.0)
     far = threat.project(split.test.x + 10.0, split.test.x)
     torch.testing.assert_close(split.scale.undo(far), torch.ones_like(far))
+
+
+def test_of_three_classes_the_share_told_right_is_measured() -> None:
+    kinds = replace(pictures(), labels=torch.arange(60) % 3, item_classes=("a", "b", "c"))
+    split = kinds.split(0)
+    model = MODELS["resnet18"](
+        channels=1, classes=3, width=2, blocks=(1, 1), generator=stream(0, "three")
+    )
+    settings = EvaluationSettings(k=4, attacks=("er",), examples=2, er=Budget(steps=1), probes=2)
+    found = evaluate(model, split, settings)
+    assert len(found["decisions"]) == 2 < settings.decisions, "no more than were attacked"
+    with torch.no_grad():
+        answers = model.eval()(split.test.x).argmax(-1)
+    assert found["measures"]["accuracy"] == pytest.approx(
+        float((answers == split.test.y).double().mean())
+    )
 
 
 def test_concepts_are_no_features_to_remove() -> None:

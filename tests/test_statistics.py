@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import accuracy_score, roc_auc_score
 
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.metrics.statistics import auc, correlation, mean_with_interval, paired_test
+from r2et.metrics.statistics import accuracy, auc, correlation, mean_with_interval, paired_test
 
 
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("rows_at_once", [7, 4096])
-def test_auc_is_that_of_scikit_learn(classes: int, rows_at_once: int) -> None:
+def test_auc_and_accuracy_are_those_of_scikit_learn(classes: int, rows_at_once: int) -> None:
     model, x = tiny_mlp(classes=classes), numbers(60, 6)
     labels = torch.arange(60) % classes
     with torch.no_grad():
@@ -24,6 +24,8 @@ def test_auc_is_that_of_scikit_learn(classes: int, rows_at_once: int) -> None:
         else roc_auc_score(labels.numpy(), p, multi_class="ovr", average="macro")
     )
     assert auc(model, x, labels, rows_at_once=rows_at_once) == pytest.approx(expected)
+    right = accuracy_score(labels.numpy(), p.argmax(-1))
+    assert accuracy(model, x, labels, rows_at_once=rows_at_once) == pytest.approx(right)
 
 
 def test_auc_tells_sure_answers_apart() -> None:

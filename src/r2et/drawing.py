@@ -87,11 +87,11 @@ def drawn_decisions(
     count: int,
     k: int,
 ) -> list[dict[str, Any]]:
-    """The first decisions of the test part, `drawn` before and after an attack."""
+    """The first decisions attacked of the test part, `drawn` before and after."""
     dataset = split.dataset
     assert isinstance(dataset, Collection)
+    count = min(count, len(attacked.x))
     x = split.test.x[:count].to(attacked.x)
-    count = len(x)
     with torch.no_grad():
         sure = [torch.sigmoid(log_odds(model(each), y[:count])) for each in (x, attacked.x[:count])]
     look = Look.of(dataset, attacked.before.shape[-1])

@@ -47,7 +47,7 @@ from r2et.inputs import Joined
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import shares_of
 from r2et.metrics.sensitivity import null_share
-from r2et.metrics.statistics import auc, auc_within, correlation, mean_with_interval
+from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean_with_interval
 from r2et.metrics.thickness import explained, gaussian, thickness
 from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
@@ -236,6 +236,8 @@ def evaluate(
     before = explained(model, explain, x, y)
     measures = {name: float(each.double().mean()) for name, each in values.items()}
     measures["clean AUC"] = auc(model, whole, labels)
+    if labels.max() > 1:
+        measures["accuracy"] = accuracy(model, whole, labels)
     if isinstance(split.dataset, Collection) and split.dataset.pairs:
         first = split.dataset.labels[split.test.rows[:, 0]].to(labels.device)
         measures["within-class AUC"] = auc_within(model, whole, labels, first)

@@ -31,6 +31,7 @@ from r2et.experiments.tables import (
 ER, MSE, STRONG = "er precision@k", "mse precision@k", "strong precision@k"
 CONTROL_KEYS = (
     "clean AUC",
+    "accuracy",
     "within-class AUC",
     STRONG,
     "noise precision@k",

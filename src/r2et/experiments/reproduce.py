@@ -46,6 +46,7 @@ KEPT_MEASURES = (
     "noise precision@k",
     "er last precision@k",
     "er last sen",
+    "accuracy",
     "within-class AUC",
     "er attacked AUC",
     "mse attacked AUC",

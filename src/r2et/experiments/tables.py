@@ -55,7 +55,7 @@ class Column:
     def show(self, value: float) -> str:
         """A value of this column as text.
 
-        >>> COLUMNS[0].show(0.88158), COLUMNS[2].show(0.66700)
+        >>> COLUMNS[0].show(0.88158), COLUMNS[3].show(0.66700)
         ('0.8816', '66.7')
         """
         return written(value, self.style)
@@ -74,6 +74,14 @@ COLUMNS: tuple[Column, ...] = (
         heading="AUC",
         group="Accuracy",
         line="Area under the ROC curve on the whole test part, without attack.",
+        style="auc",
+        better="higher",
+    ),
+    Column(
+        key="accuracy",
+        heading="Accuracy",
+        group="Accuracy",
+        line="Of three or more classes, the share of the test part that is told right.",
         style="auc",
         better="higher",
     ),

@@ -55,12 +55,7 @@ def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS
         raise ValueError(
             f"an AUC takes examples of at least two classes, got labels {found} only: add others."
         )
-    together = min(rows_at_once, max(1, NUMBERS_AT_ONCE // max(1, x[0].numel())))
-    with torch.no_grad(), frozen_statistics(model):
-        logits = torch.cat([model(part) for part in x.split(together)]).double()
-    if not torch.isfinite(logits).all():
-        raise ValueError("the model returned NaN or infinite logits: check its weights.")
-
+    logits = _logits(model, x, rows_at_once)
     labels = labels.to(logits.device)
 
     def against_rest(label: int) -> float:
@@ -70,6 +65,25 @@ def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS
     if logits.shape[1] == 2:
         return against_rest(1)
     return sum(against_rest(label) for label in found) / len(found)
+
+
+def accuracy(
+    model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS_AT_ONCE
+) -> float:
+    """Share of the examples whose true label the model gives the largest logit."""
+    check_inputs(model, x, labels)
+    logits = _logits(model, x, rows_at_once)
+    return float((logits.argmax(-1) == labels.to(logits.device)).double().mean())
+
+
+def _logits(model: nn.Module, x: Tensor, rows_at_once: int) -> Tensor:
+    """The model's answers, a part of the examples at a time, refused unless finite: (B, C)."""
+    together = min(rows_at_once, max(1, NUMBERS_AT_ONCE // max(1, x[0].numel())))
+    with torch.no_grad(), frozen_statistics(model):
+        logits = torch.cat([model(part) for part in x.split(together)]).double()
+    if not torch.isfinite(logits).all():
+        raise ValueError("the model returned NaN or infinite logits: check its weights.")
+    return logits
 
 
 def auc_within(model: nn.Module, x: Tensor, labels: Tensor, of: Tensor) -> float:
