@@ -356,9 +356,10 @@ def _pair_of_maps(decision: Decision) -> list[Tile]:
 
 def _clean_tiles(label: str, decision: Decision) -> list[Tile]:
     """A picture, and what the attack on a method made of it."""
+    short = label.split(" (")[0]  # no wider than a tile
     return [
         Tile(caption=caption, picture=_png(_picture(decision, 0, when)), cells=_cells(decision))
-        for when, caption in (("before", "as it was"), ("after", f"attacked: {label}"))
+        for when, caption in (("before", "as it was"), ("after", f"attacked: {short}"))
     ]
 
 
