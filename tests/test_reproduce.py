@@ -37,7 +37,7 @@ from r2et.experiments.papers import (
     paper_table,
     thickness_agreement,
 )
-from r2et.experiments.recipes import load_recipe
+from r2et.experiments.recipes import load_recipe, recipe_from
 from r2et.experiments.reproduce import (
     in_order,
     reproduce,
@@ -640,6 +640,17 @@ def test_a_recipe_on_a_base_differs_in_its_own_settings_only() -> None:
         )
         kept = {"name": "paper", "line": paper.line, "seeds": 5, "evaluation": paper.evaluation}
         assert replace(own, **kept) == paper
+
+
+@pytest.mark.parametrize(("name", "times"), [("paper-k10", 0.2), ("paper-k30", 0.6)])
+def test_gaps_of_fewer_features_weigh_less(name: str, times: float) -> None:
+    paper, own = load_recipe("paper", "mnist"), load_recipe(name, "mnist")
+    for ours, theirs in zip(own.methods, paper.methods, strict=True):
+        for mine, base in zip(ours.grid, theirs.grid, strict=True):
+            widths = {"thickness": times * base["thickness"]} if "thickness" in base else {}
+            assert mine == {**base, **widths}
+    table = {"line": "x", "methods": [{"name": "vanilla"}], "thickness_times": 0.0}
+    assert "'thickness_times' must be a number above 0" in refusal(lambda: recipe_from("x", table))
 
 
 @pytest.mark.parametrize("name", ["paper-smoothgrad", "paper-ig"])

@@ -262,9 +262,15 @@ def expand(settings: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
-    """The recipe of a parsed TOML table."""
+    """The recipe of a parsed TOML table.
+
+    `thickness_times` multiplies every thickness of its methods, such as those of its base.
+    """
     filled: dict[str, Any] = _tuples({"name": name, **table})
     where = f"recipe {name!r}"
+    times = filled.pop("thickness_times", 1.0)
+    if not _fits(times, float) or times <= 0:
+        raise ValueError(f"{where}: 'thickness_times' must be a number above 0, got {times!r}.")
     if "fit" in filled:
         filled["fit"] = settings_from(FitSettings, filled["fit"], f"[fit] of {where}")
     if "explainer" in filled:
@@ -292,7 +298,7 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
             raise ValueError(
                 f"{where} lists {method!r} twice: give one entry lists of settings to choose among."
             )
-        plan = MethodPlan(name=method, grid=expand(rest))
+        plan = MethodPlan(name=method, grid=tuple(_widened(each, times) for each in expand(rest)))
         if not plan.grid:
             raise ValueError(f"{where}, method {method!r}: a list of settings is empty.")
         plans.append(plan)
@@ -302,6 +308,13 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
     recipe = settings_from(Recipe, filled, where)
     _try_methods(recipe)
     return recipe
+
+
+def _widened(settings: Mapping[str, Any], times: float) -> dict[str, Any]:
+    """Settings of a method with so many times the thickness, if they have one."""
+    if times == 1 or "thickness" not in settings:
+        return dict(settings)
+    return {**settings, "thickness": times * settings["thickness"]}
 
 
 Named = TypeVar("Named", ExplainerPlan, NetworkPlan)
