@@ -85,7 +85,8 @@ What explains most of the differences:
   the attack must keep three predictions, and no change is above .003, as a total of .2 leaves
   nothing of any explanation. Methods go on from Vanilla for three epochs. The linear control is far
   more accurate than any graph network here: the task can be learnt, and this architecture is not
-  the one to choose for it.""",
+  the one to choose for it. On CNP nothing is learnt by anybody: AUCs within classes are about one
+  half, and what is called stable there explains noise. It is shown for one fold.""",
     "table-2": """\
 SmoothGrad takes 50 gradients and Integrated Gradients 100, so these two columns are measured on
 fewer splits and examples than the first, and without the strong attack; networks, attack steps and
