@@ -93,11 +93,12 @@ fewer splits and examples than the first, and without the strong attack; network
 radius are the same. Those of pairs of pictures and networks are of one split and twelve examples,
 and take 20 gradients each.
 
-Our numbers for Integrated Gradients are far below the published ones, for every method. The linear
-control tells why: it falls to 44 to 61 as well. From a baseline of zero the score of a feature is
-its value times a mean slope, so most one-hot columns score exactly zero, and an attacker who raises
-them makes them outrank others, however steady the slopes are. No training of slopes helps against
-that; we do not know what kept the published numbers so high.""",
+On tables our numbers for Integrated Gradients are far below the published ones, for every method.
+The linear control tells why: it falls to 44 to 61 as well. From a baseline of zero the score of a
+feature is its value times a mean slope, so most one-hot columns score exactly zero, and an attacker
+who raises them makes them outrank others, however steady the slopes are. No training of slopes
+helps against that; we do not know what kept the published numbers so high. Pixels are not like
+that, and there the methods stand as published.""",
     "table-3": """\
 The paper's Tables 3 and 5 show the same two numbers; both are compared with those of Table 5.""",
     "table-7": """\
