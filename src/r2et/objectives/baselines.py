@@ -22,7 +22,13 @@ from r2et.derivatives import (
 from r2et.explainers import Explainer, log_odds
 from r2et.metrics.thickness import on_segment
 from r2et.models.smoothing import with_softplus
-from r2et.objectives.family import Bend, estimated_bend, ranking_by, saliency_at
+from r2et.objectives.family import (
+    Bend,
+    estimated_bend,
+    ranking_by,
+    saliency_at,
+    softplus_units,
+)
 from r2et.objectives.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.objectives.method import Draw, Look, Method, Penalty
 from r2et.ranking import facing_count, order
@@ -66,7 +72,7 @@ def estimated_hessian(
     _check("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa, softplus=softplus)
     return replace(
         _penalised("curvature", curvature, estimated_bend(kappa, explain, bend, share)),
-        prepare=partial(with_softplus, rho=softplus) if softplus else None,
+        prepare=softplus_units(softplus),
     )
 
 

@@ -208,5 +208,9 @@ def r2et(
         penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
     if softplus < 0:
         raise ValueError(f"R2ET needs softplus >= 0, the sharpness of the units, got {softplus}.")
-    prepare = partial(with_softplus, rho=softplus) if softplus else None
-    return Method(prepare=prepare, penalties=tuple(penalties))
+    return Method(prepare=softplus_units(softplus), penalties=tuple(penalties))
+
+
+def softplus_units(rho: float) -> Callable[[nn.Module], nn.Module] | None:
+    """What replaces the kinks of a network by softplus(x; rho), None for a rho of zero."""
+    return partial(with_softplus, rho=rho) if rho else None

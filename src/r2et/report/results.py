@@ -74,8 +74,8 @@ What explains most of the differences:
   half of each batch. How much of both penalties the AUC bears differs from split to split, so that
   a choice among a few weights is part of it; these were drawn up on validation data of three
   splits that are not shown. Est-H may choose these units, too, and does on three splits; it always
-  takes the larger of its two weights, so that a still larger one might do more for it. With the
-  network's own kinks that weight costs it the AUC: below .99 on test data, twice of twice.
+  takes the larger of its two weights, so that a still larger one might do more for it. On the other
+  two splits, with the network's own kinks, its AUC on test data is below .99.
 - **On CIFAR-10 curvature does the work**: R2ET is one point above Est-H, and gaps alone gain
   nothing. R2ET chose among two weights, Est-H had one.
 - **ERAttack is weak against OCT's concepts.** Within 1 of 255 four of five of Vanilla's decisions
