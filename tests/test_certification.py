@@ -1,5 +1,6 @@
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -7,14 +8,13 @@ from torch import Tensor, nn
 
 from certified import NETWORKS, broken, network, signed_slope
 from closed_form import Linear, Quadratic, numbers
-from r2et import attack_curve, strong_attack
+from r2et import attack_curve, certification, strong_attack
+from r2et.certification import Certificate, certify, record
 from r2et.certification import activations as known
-from r2et.certification import certify
-from r2et.certification import passage as travel
+from r2et.certification import passage as passages
 from r2et.certification.forms import Form, Region
 from r2et.certification.heuristic import uncertified_radius_at_x
-from r2et.certification.passage import Passage
-from r2et.certification.tracing import graph_of
+from r2et.certification.operations import travel
 from r2et.metrics.statistics import auc
 from r2et.models import structured
 from r2et.ranking import precision_at_k, top_k_mask
@@ -68,10 +68,10 @@ def test_a_quadratic_model_is_certified_to_one_percent() -> None:
 def test_every_slope_within_the_region_is_within_its_bounds(name: str) -> None:
     model, shape = network(name)
     x, radius = inputs(shape, 4), torch.tensor([0.01, 0.1, 0.5, 2.0], dtype=torch.float64)
-    y = labels(model, x)
+    y, program = labels(model, x), record(model, x).program
     for norm in ("l2", "box"):
         region = Region(x=x, radius=radius, norm=norm)
-        passage, logits = Passage.through(graph_of(model), region, most=256)
+        passage, logits = travel(program, region, most=256)
         low, high = passage.symbols.range(logits.form)
         generator = torch.Generator().manual_seed(1)
         moves = torch.randn(60, *x.shape, generator=generator, dtype=torch.float64)
@@ -147,7 +147,8 @@ def test_bounds_that_forget_a_rest_are_caught(
         rise = activation.curvature(z) if rising else nothing
         return known.Line(at=at, rise=rise, low=nothing, high=nothing)
 
-    monkeypatch.setattr(travel, "slope_line", careless)
+    monkeypatch.setattr(passages, "slope_line", careless)
+    monkeypatch.setattr(certification, "_check_inside", lambda *_: None)
     failures = 0
     for seed in range(3):
         model, shape = network(name, seed)
@@ -155,6 +156,23 @@ def test_bounds_that_forget_a_rest_are_caught(
         y = labels(model, x)
         failures += broken(model, x, y, certify(model, x, k=K), k=K)[0]
     assert failures > 0
+
+
+def test_what_certifies_tries_to_break_it_before_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, shape = network("softplus")
+    honest = certification._certified
+
+    def boastful(*given: Any) -> Certificate:
+        found = honest(*given)
+        return replace(found, radius=4 * found.radius)
+
+    monkeypatch.setattr(certification, "_certified", boastful)
+    with pytest.raises(
+        ValueError, match=r"row \d+ are others at x = .*, inside of what was proved"
+    ):
+        certify(model, inputs(shape, 20), k=K)
 
 
 @pytest.mark.parametrize("name", ["softplus", "relu", "three classes", "structured"])
@@ -280,8 +298,16 @@ class Branching(nn.Module):
 @pytest.mark.parametrize(
     ("model", "settings", "told"),
     [
-        (Squashed(), {}, r"no bound is known for layer 'layers.1', a Softmax"),
-        (Branching(), {}, r"the layers of Branching could not be followed"),
+        (
+            Squashed(),
+            {},
+            r"no bound is known for aten._softmax.default \(test_certification.py, line",
+        ),
+        (
+            Branching(),
+            {},
+            r"an if: a certificate needs .* \(test_certification.py, line \d+: found",
+        ),
         (nn.Sequential(nn.Linear(7, 2), nn.GELU("tanh")), {}, r"approximate GELU"),
         (nn.Linear(7, 2), {"norm": "l1"}, r"an l2 ball or a box, got 'l1'"),
         (nn.Linear(7, 2), {"epsilons": (-1.0,)}, r"epsilons must be finite and >= 0"),

@@ -56,10 +56,10 @@ def _centred(flat: Tensor, groups: tuple[tuple[int, ...], ...]) -> Tensor:
         sizes.append(len(group))
         for column in group:
             group_of[column] = number
-    numbers = torch.tensor(group_of, device=flat.device).expand_as(flat)
-    totals = flat.new_zeros(len(flat), len(sizes)).scatter_add(1, numbers, flat)
+    numbers = torch.tensor(group_of, device=flat.device)
+    totals = flat.new_zeros(len(flat), len(sizes)).index_add(1, numbers, flat)
     means = totals / flat.new_tensor(sizes)
-    return flat - means.gather(1, numbers)
+    return flat - means.index_select(1, numbers)
 
 
 def check_groups(groups: OneHot, d: int) -> None:

@@ -1,6 +1,6 @@
 """Certificates: how far an input can move before its top-k features could possibly change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +8,13 @@ from torch import Tensor, nn
 
 from r2et.certification.forms import Norm
 from r2et.certification.judging import MANY, UNBOUNDED, Judge, Task
-from r2et.certification.tracing import graph_of
-from r2et.explainers import Quantity, check_inputs
-from r2et.gauge import OneHot
+from r2et.certification.replay import RecordedModel, check_kept, inside, noise, record, replay
+from r2et.derivatives import frozen_statistics, gradient_of
+from r2et.explainers import SCORES, Quantity, check_inputs
+from r2et.gauge import OneHot, gauge_free
 from r2et.ranking import check_k, order
+
+__all__ = ["Certificate", "RecordedModel", "certify", "record"]
 
 FIRST_GUESS = 0.1
 
@@ -24,6 +27,10 @@ class Certificate:
     order too; infinity means within any distance. `precision` (B, E) is the share of the top k that
     surely stay there within each of `epsilons`. `top` (B, k) are the features in order, `weakest`
     (B, 2) the pair that limits the radius: the feature shown and the one that may replace it.
+
+    The proof is about the recorded program in the arithmetic of real numbers. A model rounds where
+    it is used: `noise` (B,) is by how much the gap of two features was measured to be off at x, and
+    pairs that are no further apart there are not certified.
     """
 
     radius: Tensor
@@ -32,10 +39,11 @@ class Certificate:
     epsilons: tuple[float, ...]
     top: Tensor
     weakest: Tensor
+    noise: Tensor
 
 
 def certify(
-    model: nn.Module,
+    model: nn.Module | RecordedModel,
     x: Tensor,
     y: Tensor | None = None,
     *,
@@ -51,26 +59,33 @@ def certify(
 ) -> Certificate:
     """Sound radii within which the top-k features of |gradient| cannot change, for each x.
 
-    y is the explained class, the predicted one unless given. The region is the l2 ball, or with
-    norm "box" the cube, around x, each feature measured in its `scale`: one of scale 0 cannot
-    change. Bounds are computed in float64 and rounded outwards; they are about the exact function,
-    so that what a float32 model rounds is not in them. Radii are sought from below, to one percent
-    if `steps` looks suffice: 16 unless given, 1 for inputs of more than 256 numbers, whose order is
-    bounded in a cheaper way; without `radii` they are NaN and only the precisions at
+    The model is recorded and compared with its recording first: `record` does so once for several
+    calls. y is the explained class, the predicted one unless given. The region is the l2 ball, or
+    with norm "box" the cube, around x, each feature measured in its `scale`: one of scale 0 cannot
+    change. Bounds are computed in float64 and rounded outwards. Radii are sought from below, to one
+    percent if `steps` looks suffice: 16 unless given, 1 for inputs of more than 256 numbers, whose
+    order is bounded in a cheaper way; without `radii` they are NaN and only the precisions at
     `epsilons` are computed. Memory is about that of (inputs + units) x features for each of
     `rows_at_once` examples.
     """
-    check_inputs(model, x, y)
+    given = model.given if isinstance(model, RecordedModel) else model
+    check_inputs(given, x, y)
     check_k(k, x[0].numel())
     _check_settings(epsilons, scale, x, norm)
-    with torch.no_grad():
+    recorded = model if isinstance(model, RecordedModel) else record(model, x)
+    with torch.inference_mode(False), torch.no_grad():
         exact = x.detach().double()
-        task = Task(graph_of(model), exact[:1], k, of, one_hot, norm, scale)
-        labels = task.network(exact).argmax(-1) if y is None else y
+        task = Task(recorded.program, exact[:1], k, of, one_hot, norm, scale)
+        labels = task.program(exact).argmax(-1) if y is None else y
+        replay(recorded, exact)
+        noisy = noise(recorded, x, lambda model, at: _signed(model, at, labels, of, one_hot))
+        size = rows_at_once or _rows(exact)
+        batches = zip(exact.split(size), labels.split(size), noisy.split(size), strict=True)
         parts = [
-            _certified(task, rows, classes, tuple(epsilons), radii, steps)
-            for rows, classes in _batches(exact, labels, rows_at_once or _rows(exact))
+            _certified(task, rows, classes, doubt, tuple(epsilons), radii, steps)
+            for rows, classes, doubt in batches
         ]
+        _check_inside(recorded, exact, labels, task, parts, tuple(epsilons))
     return Certificate(
         radius=torch.cat([part.radius for part in parts]),
         order_radius=torch.cat([part.order_radius for part in parts]),
@@ -78,6 +93,7 @@ def certify(
         epsilons=tuple(epsilons),
         top=torch.cat([part.top for part in parts]),
         weakest=torch.cat([part.weakest for part in parts]),
+        noise=noisy,
     )
 
 
@@ -98,18 +114,53 @@ def _rows(x: Tensor) -> int:
     return int(max(1, min(256, 2_000_000 // (x[0].numel() * (x[0].numel() + 128)))))
 
 
-def _batches(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(x.split(size), y.split(size), strict=True)
+def _signed(model: nn.Module, x: Tensor, y: Tensor, of: Quantity, one_hot: OneHot | None) -> Tensor:
+    """The signed slope of the score of class y, through ordinary autograd: (B, n)."""
+    with torch.enable_grad(), frozen_statistics(model):
+        leaf = x.detach().clone().requires_grad_()
+        slope = gradient_of(SCORES[of](model(leaf), y), leaf, create_graph=False)
+    return gauge_free(slope, one_hot).flatten(1)
+
+
+def _check_inside(
+    recorded: RecordedModel,
+    x: Tensor,
+    y: Tensor,
+    task: Task,
+    parts: Sequence[Certificate],
+    epsilons: tuple[float, ...],
+) -> None:
+    """Compare program and model once more, at places inside of what was proved."""
+    radius = torch.cat([part.radius for part in parts]).nan_to_num(nan=0.0)
+    for at, epsilon in enumerate(epsilons):
+        kept = torch.cat([part.precision[:, at] for part in parts])
+        radius = torch.where(kept == 1, radius.clamp_min(epsilon), radius)
+    places, whose = inside(x, radius, task.norm, task.scale)
+    if not len(places):
+        return
+    replay(recorded, places)
+
+    def explained(model: nn.Module, at: Tensor, rows: Tensor) -> Tensor:
+        return _signed(model, at, y[rows], task.of, task.one_hot)
+
+    top = [set(each) for each in torch.cat([part.top for part in parts]).tolist()]
+    check_kept(recorded, places, whose, explained, top)
 
 
 def _certified(
-    task: Task, x: Tensor, y: Tensor, epsilons: tuple[float, ...], radii: bool, steps: int | None
+    task: Task,
+    x: Tensor,
+    y: Tensor,
+    noise: Tensor,
+    epsilons: tuple[float, ...],
+    radii: bool,
+    steps: int | None,
 ) -> Certificate:
     """The certificate of one batch."""
     slope = task.saliency(x, y)
     ranked = order(slope.abs())
     top = ranked[:, : task.k]
-    judge = Judge(task, x, y, slope, ranked)
+    judge = Judge(task, x, y, slope, ranked, noise)
     nothing = x.new_full((len(x),), torch.nan)
     weakest = ranked[:, [task.k - 1, task.k]]
     radius, order_radius = nothing, nothing.clone()
@@ -132,6 +183,7 @@ def _certified(
         epsilons=epsilons,
         top=top,
         weakest=weakest,
+        noise=noise,
     )
 
 

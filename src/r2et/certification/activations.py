@@ -20,7 +20,9 @@ class Activation:
 
     `turns` are all places where the first derivative has an extremum. `limits` are upper bounds of
     the absolute second, third and fourth derivative on the whole line. A function of straight
-    pieces has its `kinks` instead, and no curvature anywhere else.
+    pieces has its `kinks` instead, and no curvature anywhere else. `straight` = (place, by how much
+    the value, by how much the slope): beyond this place the function that runs is replaced by a
+    line, and is off what is written here by no more than that.
     """
 
     value: Function
@@ -30,6 +32,13 @@ class Activation:
     turns: tuple[float, ...] = ()
     limits: tuple[float, float, float] = (0.0, 0.0, 0.0)
     kinks: tuple[float, ...] = ()
+    straight: tuple[float, float, float] = (math.inf, 0.0, 0.0)
+
+    def off(self, high: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much value and slope may be off for numbers up to `high`: like high each."""
+        place, value, slope = self.straight
+        beyond = high >= place - 1e-9 * min(abs(place), 1e300)
+        return torch.where(beyond, value, 0.0).to(high), torch.where(beyond, slope, 0.0).to(high)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +57,13 @@ def value_line(activation: Activation, z: Tensor, low: Tensor, high: Tensor) -> 
     flat = activation.slope(z)
     chord = (activation.value(high) - activation.value(low)) / torch.where(wide > 0, wide, 1.0)
     rise = torch.where(wide > 0, chord, flat)
-    return _line(activation.value, activation.limits[0], activation.kinks, rise, z, low, high)
+    line = _line(activation.value, activation.limits[0], activation.kinks, rise, z, low, high)
+    return _widened(line, activation.off(high)[0])
+
+
+def _widened(line: Line, by: Tensor) -> Line:
+    """The line with more room for errors."""
+    return replace(line, low=line.low - by, high=line.high + by)
 
 
 def slope_line(activation: Activation, z: Tensor, low: Tensor, high: Tensor, how: str) -> Line:
@@ -57,6 +72,10 @@ def slope_line(activation: Activation, z: Tensor, low: Tensor, high: Tensor, how
     "tangent": along its slope at z; "secant": along its chord; "flat": level, which is best for
     intervals that are wide, and all there is for functions of straight pieces.
     """
+    return _widened(_slope_line(activation, z, low, high, how), activation.off(high)[1])
+
+
+def _slope_line(activation: Activation, z: Tensor, low: Tensor, high: Tensor, how: str) -> Line:
     if how == "flat" or activation.kinks:
         return _level(activation, z, low, high)
     wide = high - low
@@ -166,14 +185,20 @@ def _sigmoid_derivatives(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 _SIGMOID = (0.25, 0.0962251, 0.125, 0.1301)
 
 
-def softplus(beta: float = 1.0) -> Activation:
-    """The activation ln(1 + e^{beta z}) / beta."""
+def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
+    """The activation ln(1 + e^{beta z}) / beta, and z itself where beta z exceeds the threshold."""
+    left = math.exp(-max(threshold, -700.0))
     return Activation(
         value=lambda z: torch.logaddexp(beta * z, torch.zeros_like(z)) / beta,
         slope=lambda z: torch.sigmoid(beta * z),
         curvature=lambda z: beta * _sigmoid_derivatives(beta * z)[1],
         third=lambda z: beta**2 * _sigmoid_derivatives(beta * z)[2],
         limits=(beta * _SIGMOID[0], beta**2 * _SIGMOID[1], beta**3 * _SIGMOID[2]),
+        straight=(
+            threshold / beta,
+            1.000001 * math.log1p(left) / beta,
+            1.000001 * left / (1 + left),
+        ),
     )
 
 
@@ -244,19 +269,6 @@ def square() -> Activation:
         curvature=lambda z: torch.full_like(z, 2.0),
         third=torch.zeros_like,
         limits=(2.0, 0.0, 0.0),
-    )
-
-
-def mixed(slope: float, share: float, smooth: Activation) -> Activation:
-    """Slope * z + share * another activation, such as a rounded LeakyReLU."""
-    second, third, fourth = smooth.limits
-    return replace(
-        smooth,
-        value=lambda z: slope * z + share * smooth.value(z),
-        slope=lambda z: slope + share * smooth.slope(z),
-        curvature=lambda z: share * smooth.curvature(z),
-        third=lambda z: share * smooth.third(z),
-        limits=(abs(share) * second, abs(share) * third, abs(share) * fourth),
     )
 
 

@@ -50,13 +50,15 @@ class LinearMap:
     """A linear function of each example: `apply` (N, *S) -> (N, *T), `absolute` with |weights|.
 
     `squared` has the squares of the weights, if they are known. `back` carries slopes the other
-    way; derivatives of the functions do unless it is given.
+    way; derivatives of the functions do unless it is given. `rounding` is like `absolute`, with
+    weights as large as the sums of absolute terms of which those of `apply` were computed.
     """
 
     apply: Callable[[Tensor], Tensor]
     absolute: Callable[[Tensor], Tensor]
     squared: Callable[[Tensor], Tensor] | None = None
     back: "LinearMap | None" = None
+    rounding: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
     def matrix(cls, weight: Tensor) -> "LinearMap":
@@ -241,7 +243,10 @@ def mapped(symbols: Symbols, form: Form, linear: LinearMap, offset: Tensor | Non
     inner, outer = form.centre[0].numel(), centre[0].numel()
     gamma = (max(inner, outer) + 16) * torch.finfo(centre.dtype).eps
     size = symbols.size(form)
-    rest = linear.absolute(form.rest * (1 + 2 * gamma) + gamma * size)
+    if linear.rounding is None:
+        rest = linear.absolute(form.rest * (1 + 2 * gamma) + gamma * size)
+    else:
+        rest = linear.absolute(form.rest) + linear.rounding(2 * gamma * (form.rest + size))
     moves = form.moves
     if len(moves):
         moves = linear.apply(moves.flatten(0, 1)).unflatten(0, moves.shape[:2])
@@ -330,6 +335,12 @@ class Region:
     """Whether the input's numbers are symbols; if not, only the range of each number is known."""
 
     @cached_property
+    def reach(self) -> Tensor:
+        """How far each number can move: like x."""
+        one = torch.ones_like(self.x[0]) if self.scale is None else self.scale.to(self.x)
+        return self.radius.to(self.x).view(-1, *(1,) * one.ndim) * one
+
+    @cached_property
     def free(self) -> Tensor:
         """The numbers of the flattened input that can change."""
         one = self.x[0].numel()
@@ -346,13 +357,10 @@ class Region:
     def form(self) -> Form:
         """The input itself."""
         if not self.followed:
-            one = torch.ones_like(self.x[0]) if self.scale is None else self.scale.to(self.x)
-            wide = self.radius.to(self.x).view(-1, *(1,) * one.ndim) * one
-            none = self.x.new_zeros(0, *self.x.shape)
-            return Form(self.x, none, wide, sphere=wide if self.norm == "l2" else None)
-        flat = self.x.flatten(1)
+            none, sphere = self.x.new_zeros(0, *self.x.shape), self.reach
+            return Form(self.x, none, sphere, sphere=sphere if self.norm == "l2" else None)
+        flat, reach = self.x.flatten(1), self.reach.flatten(1)
         moves = flat.new_zeros(len(self.free), *flat.shape)
-        ones = flat.new_ones(flat.shape[1]) if self.scale is None else self.scale.to(flat).flatten()
         number = torch.arange(len(self.free), device=flat.device)
-        moves[number, :, self.free] = ones[self.free, None] * self.radius.to(flat)
+        moves[number, :, self.free] = reach.T[self.free]
         return Form(self.x, moves.view(-1, *self.x.shape), torch.zeros_like(self.x))

@@ -6,10 +6,12 @@ from functools import cached_property
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx
+from torch import Tensor
 
 from r2et.certification.forms import Bow, Form, LinearMap, Norm, Region, Symbols, mapped
+from r2et.certification.operations import travel
 from r2et.certification.passage import Bend, Passage, Value
+from r2et.certification.recording import Program
 from r2et.derivatives import gradient_of
 from r2et.explainers import SCORES, Quantity
 from r2et.gauge import OneHot, gauge_free
@@ -28,7 +30,7 @@ PAIRS_AT_ONCE = 16_384
 class Task:
     """What is to be bounded: a network, what is explained of it, and where it may move."""
 
-    network: fx.GraphModule
+    program: Program
     example: Tensor
     k: int
     of: Quantity
@@ -40,7 +42,7 @@ class Task:
         """The signed slope of the score at x, flattened: (B, n)."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            slope = gradient_of(SCORES[self.of](self.network(x), y), x, create_graph=False)
+            slope = gradient_of(SCORES[self.of](self.program(x), y), x, create_graph=False)
         return gauge_free(slope, self.one_hot).flatten(1)
 
     @cached_property
@@ -55,14 +57,14 @@ class Task:
     def bends(self) -> list[Bend]:
         """The activations of the network."""
         still = Region(x=self.example, radius=self.example.new_zeros(1), followed=False)
-        return Passage.through(self.network, still, 0)[0].bends
+        return travel(self.program, still, 0)[0].bends
 
     def slopes(self, x: Tensor, y: Tensor, radius: Tensor, way: str) -> tuple[Form, Symbols]:
         """All slopes that occur within the radius, bounded in a way: (B, n)."""
         region = Region(
             x=x, radius=radius, norm=self.norm, scale=self.scale, followed=way != RANGES
         )
-        passage, logits = Passage.through(self.network, region, SYMBOLS)
+        passage, logits = travel(self.program, region, SYMBOLS)
         signal = _signal(passage, logits, y, self.of)
         slope, symbols = passage.back(signal, logits, "flat" if way == RANGES else way)
         return mapped(symbols, slope, _projected(self.one_hot, x[0].numel())), symbols
@@ -117,13 +119,17 @@ def _softmax_range(low: Tensor, high: Tensor, hidden: Tensor) -> tuple[Tensor, T
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Tells for the examples of a batch what holds within a radius."""
+    """Tells for the examples of a batch what holds within a radius.
+
+    Pairs of features that are no further apart at x than `noise` (B,) are never told apart.
+    """
 
     task: Task
     x: Tensor
     y: Tensor
     slope: Tensor
     ranked: Tensor
+    noise: Tensor
 
     def widest(self, pairs: Tensor, looks: int, first: Tensor) -> tuple[Tensor, Tensor]:
         """The largest radius found at which all `pairs` (k, n) are apart, and who fails beyond it.
@@ -137,7 +143,7 @@ class Judge:
         high, at_high = torch.full_like(first, torch.inf), torch.full_like(first, -torch.inf)
         weakest = self.ranked[:, [self.task.k - 1, self.task.k]].clone()
         guess = torch.where(low > 0, (low * STEP).clamp_max(UNBOUNDED), first)
-        done, joint = ~(gap > 0), torch.zeros_like(gap, dtype=torch.bool)
+        done, joint = ~(gap > self.noise), torch.zeros_like(gap, dtype=torch.bool)
         best = torch.full(first.shape, -1, device=first.device)
         for look in range(looks):
             # By one way first, the best at the first look; at its limit by all of them together.
@@ -199,7 +205,8 @@ class Judge:
         low, at_low = torch.zeros_like(gap), gap.clone()
         high, guess = torch.full_like(gap, torch.inf), first.clone()
         for _ in range(CHEAP_LOOKS):
-            rows = ((gap > 0) & (low < UNBOUNDED) & ~(high < low * 2)).nonzero().squeeze(-1)
+            open_rows = (gap > self.noise) & (low < UNBOUNDED) & ~(high < low * 2)
+            rows = open_rows.nonzero().squeeze(-1)
             if not len(rows):
                 break
             gaps = self.gaps(rows, guess[rows], pairs.expand(len(rows), *pairs.shape), RANGES)
@@ -214,15 +221,19 @@ class Judge:
 
     def _clean_gap(self, pairs: Tensor) -> Tensor:
         """The least gap of the pairs at x itself: (B,)."""
+        return torch.where(pairs, self._clean_gaps(), torch.inf).flatten(1).amin(-1)
+
+    def _clean_gaps(self) -> Tensor:
+        """The gap of each pair at x itself, by rank: (B, k, n)."""
         ranked = self.slope.abs().gather(1, self.ranked)
-        gaps = ranked[:, : self.task.k, None] - ranked[:, None]
-        return torch.where(pairs, gaps, torch.inf).flatten(1).amin(-1)
+        return ranked[:, : self.task.k, None] - ranked[:, None]
 
     def precision(self, rows: Tensor, radius: Tensor) -> Tensor:
         """Share of the top k that surely stay there: (B,)."""
         k, n = self.task.k, self.slope.shape[1]
         wanted = torch.ones(len(rows), k, n, dtype=torch.bool, device=rows.device)
         wanted[:, range(k), range(k)] = False
+        wanted &= self._clean_gaps()[rows] > self.noise[rows, None, None]
         surely = torch.zeros_like(wanted)
         for way in (RANGES, *self.task.ways):
             surely |= self.gaps(rows, radius, wanted & ~surely, way) > 0

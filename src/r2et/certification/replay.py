@@ -1,0 +1,300 @@
+"""A model with its recorded program, and the proof by trial that both are the same function.
+
+Before anything is proved, and again inside of what was proved, logits and slopes by the rules of
+bounds are compared with those of the caller's own model through ordinary autograd.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2et.certification.forms import Form, Norm, Region
+from r2et.certification.operations import travel
+from r2et.certification.recording import Program, program_of
+from r2et.derivatives import frozen_statistics, gradient_of
+
+POINTS = 64
+"""Places around the inputs at which program and model are compared."""
+
+EQUAL, NEAR, SINGLE = 1e-9, 1e-7, 1e-2
+"""Shares of the largest number: equal in float64; how far a kink may be; equal in float32."""
+
+LENGTHS = (0.01, 0.1, 1.0)
+ALONE = 4
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedModel:
+    """A model as it was `given`, an `exact` copy of it in float64, and the program this runs."""
+
+    given: nn.Module
+    exact: nn.Module
+    program: Program
+
+
+def record(model: nn.Module, x: Tensor) -> RecordedModel:
+    """The model with the program it runs at inputs like x, (B, ...), after both were compared.
+
+    Refused with ValueError, in one sentence: what draws at random, depends on other rows or on how
+    many there are, keeps something from call to call, or explains itself by anything but the slope
+    of what it computes. Bounds are not asked for here: an operation without one is refused by
+    `certify`.
+    """
+    exact = _exact_copy(model)
+    here = x.detach().double()
+    before = _state(exact)
+    with torch.inference_mode(False):
+        _call(exact, here[:1])
+        program = program_of(exact, here)
+    found = RecordedModel(model, exact, program)
+    _check_alone(found, here)
+    around = [_around(here, length, seed) for seed, length in enumerate(LENGTHS)]
+    places = torch.cat([here[:POINTS], *around])
+    replay(found, places)
+    _check_precision(found, places, x.dtype)
+    if (changed := _changed(before, _state(exact))) is not None:
+        raise ValueError(
+            f"calls change the model ({changed} was another after them), so that no two need give "
+            "the same: keep nothing from call to call."
+        )
+    return found
+
+
+def _exact_copy(model: nn.Module) -> nn.Module:
+    """A copy of the model in float64 and at prediction time, whose weights ask for no slopes."""
+    try:
+        with warnings.catch_warnings():
+            # Copies of exported programs go through names that torch itself is leaving behind.
+            warnings.simplefilter("ignore", FutureWarning)
+            exact = copy.deepcopy(model).double()
+    except Exception as problem:  # a model's own code may raise anything
+        raise ValueError(
+            f"{type(model).__name__} cannot be copied into float64, in which certificates are "
+            f"computed ({type(problem).__name__}: {problem})."
+        ) from problem
+    for part in exact.modules():
+        part.training = False  # an exported program refuses eval(), being fixed already
+    for parameter in exact.parameters():
+        parameter.requires_grad_(False)
+    return exact
+
+
+def _call(model: nn.Module, x: Tensor) -> Tensor:
+    """What the model returns, whatever it raises told in one sentence."""
+    try:
+        found: Tensor = model(x)
+    except Exception as problem:
+        first = (str(problem).strip() or "no message").splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"{type(model).__name__} fails on {len(x)} rows in float64, in which certificates are "
+            f"computed ({type(problem).__name__}: {first}): take casts to other types and "
+            "assumptions about the number of rows out of it."
+        ) from problem
+    return found
+
+
+def slopes(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and the slope of signal'logits by x, through ordinary autograd."""
+    with torch.inference_mode(False), torch.enable_grad(), frozen_statistics(model):
+        leaf = x.detach().clone().requires_grad_()
+        logits = _call(model, leaf)
+        slope = gradient_of((logits * signal).sum(-1), leaf, create_graph=False)
+    return logits.detach(), slope
+
+
+def replay(recorded: RecordedModel, places: Tensor) -> None:
+    """Refuse where the rules of bounds and the model differ at one of the places, (N, ...)."""
+    signal = _mixture(len(places), recorded, places)
+    logits, slope = slopes(recorded.exact, places, signal)
+    if not (torch.isfinite(logits).all() and torch.isfinite(slope).all()):
+        raise ValueError(
+            "the model has logits or slopes that are NaN or infinite near the inputs: no bound "
+            "holds for them."
+        )
+    apart = _apart(recorded.program, places, signal, logits, slope, 0.0)
+    rows = apart.nonzero().squeeze(-1)
+    if len(rows):
+        # At a kink, and nowhere else, two ways of rounding may find different slopes.
+        near = _apart(recorded.program, places[rows], signal[rows], logits[rows], slope[rows], NEAR)
+        rows = rows[near]
+    if len(rows):
+        raise ValueError(
+            "what was recorded is not what the model computes: logits or slopes differ at x = "
+            f"{_point(places[int(rows[0])])}, so that nothing can be proved of it."
+        )
+
+
+def _mixture(rows: int, recorded: RecordedModel, x: Tensor) -> Tensor:
+    """A signal for each row's logits, drawn with a fixed seed: (rows, C)."""
+    with torch.no_grad():
+        count = recorded.program(x[:1]).shape[1]
+    generator = torch.Generator().manual_seed(rows)
+    return torch.randn(rows, count, generator=generator, dtype=torch.float64).to(x)
+
+
+def _apart(
+    program: Program, x: Tensor, signal: Tensor, logits: Tensor, slope: Tensor, radius: float
+) -> Tensor:
+    """Whether logits or slopes lie outside of what the rules give within the radius: (N,)."""
+    with torch.no_grad():
+        wide = radius * (1 + x.flatten(1).abs().amax(-1))
+        region = Region(x=x, radius=wide, norm="box", followed=False)
+        passage, value = travel(program, region, 0)
+        form, symbols = passage.back(Form.constant(signal), value, "flat")
+        outside = [
+            _outside(*passage.symbols.range(value.form), logits),
+            _outside(*symbols.range(form), slope),
+        ]
+    return torch.stack(outside).any(0)
+
+
+def _outside(low: Tensor, high: Tensor, found: Tensor) -> Tensor:
+    """Whether some number of a row is beyond its range by more than rounding: (N,)."""
+    low, high, found = (each.flatten(1) for each in (low, high, found))
+    allowed = EQUAL * found.abs().amax(-1, keepdim=True)
+    inside = (found >= low - allowed) & (found <= high + allowed)
+    return ~inside.all(-1)
+
+
+def _point(x: Tensor) -> str:
+    flat = x.flatten()
+    shown = ", ".join(f"{each:.6g}" for each in flat[:8].tolist())
+    return f"[{shown}{', ...' if len(flat) > 8 else ''}]"
+
+
+def _check_alone(recorded: RecordedModel, x: Tensor) -> None:
+    """Refuse a model for which an example's answer depends on its company."""
+    some = torch.cat([x[:ALONE], _around(x, LENGTHS[-1], 99)[:ALONE]])
+    signal = _mixture(len(some), recorded, some)
+    together = slopes(recorded.exact, some, signal)
+    for row in range(len(some)):
+        alone = slopes(recorded.exact, some[row : row + 1], signal[row : row + 1])
+        for one, all_of_them in zip(alone, together, strict=True):
+            whole = all_of_them[row : row + 1]
+            same = one.shape == whole.shape
+            if not same or not torch.allclose(
+                one, whole, rtol=EQUAL, atol=EQUAL * float(whole.abs().max())
+            ):
+                raise ValueError(
+                    "the model's answer for an example depends on the other rows of its batch or "
+                    "on how many there are: compute each row by itself."
+                )
+
+
+def _check_precision(recorded: RecordedModel, places: Tensor, dtype: torch.dtype) -> None:
+    """Refuse a float64 copy that is another function than the model in its own precision."""
+    signal = _mixture(len(places), recorded, places)
+    deployed = slopes(recorded.given, places.to(dtype), signal.to(dtype))
+    again = slopes(recorded.exact, places.to(dtype).double(), signal)
+    if torch.finfo(dtype).eps > 1e-6:
+        return  # half precision rounds too much to tell
+    for what, one, other in zip(("logits", "slopes"), deployed, again, strict=True):
+        scale = other.flatten(1).abs().amax(-1)
+        apart = (one.double() - other).flatten(1).abs().amax(-1) > SINGLE * (scale + 1e-30)
+        # A kink between the two ways of rounding turns slopes; it does so seldom.
+        if apart.sum() > (0 if what == "logits" else len(places) // 8):
+            row = int(apart.nonzero()[0])
+            raise ValueError(
+                f"the model computes something else in float64 than in {dtype}: {what} differ at "
+                f"x = {_point(places[row])}, so that a proof would be about another model."
+            )
+
+
+def noise(recorded: RecordedModel, x: Tensor, explained: Callable[[Any, Tensor], Tensor]) -> Tensor:
+    """How far the gap of two features may be off, as the model rounds where it is used: (B,).
+
+    `explained(model, x)` gives the signed slopes. Twice the largest difference at x itself between
+    the model in its own precision and its copy in float64.
+    """
+    own = explained(recorded.given, x)
+    exact = explained(recorded.exact, x.double())
+    return 2 * (own.double() - exact).flatten(1).abs().amax(-1)
+
+
+def inside(
+    x: Tensor, radius: Tensor, norm: Norm, scale: Tensor | None, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """`POINTS` seeded places within the radius of some rows, half of them on the border, and whose.
+
+    Corners and single features of the region are among them.
+    """
+    rows = (radius > 0).nonzero().squeeze(-1)
+    if not len(rows):
+        return x[:0], rows
+    generator = torch.Generator().manual_seed(seed)
+    chosen = rows[torch.randint(len(rows), (POINTS,), generator=generator).to(rows.device)]
+    move = torch.randn(POINTS, x[0].numel(), generator=generator, dtype=torch.float64)
+    number = torch.arange(POINTS)
+    single = torch.zeros_like(move)
+    single[number, torch.randint(move.shape[1], (POINTS,), generator=generator)] = 1.0
+    move = torch.where((number % 4 == 0)[:, None], single * move.sign(), move)
+    move = torch.where((number % 4 == 1)[:, None], move.sign(), move)
+    size = move.norm(dim=-1) if norm == "l2" else move.abs().amax(-1)
+    share = torch.rand(POINTS, generator=generator, dtype=torch.float64)
+    share = torch.where(number % 2 == 0, 1.0, share)
+    length = (share / size).to(x) * radius[chosen].clamp_max(1e3)
+    move = (move.to(x) * length[:, None]).view(POINTS, *x.shape[1:])
+    return x[chosen] + (move if scale is None else move * scale.to(x)), chosen
+
+
+def _around(x: Tensor, length: float, seed: int) -> Tensor:
+    """Places at a distance from some rows: (POINTS // 3, ...)."""
+    return inside(x, torch.full_like(x.flatten(1)[:, 0], length), "l2", None, seed)[0][::3]
+
+
+# --- what a model keeps ---
+
+
+def _state(model: nn.Module) -> dict[str, Any]:
+    """Parameters, buffers and plain attributes of all parts, by name."""
+    kept: dict[str, Any] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        kept[name] = tensor.detach().clone()
+    for path, part in model.named_modules():
+        for name, value in vars(part).items():
+            if not name.startswith("_") and _is_plain(value):
+                kept[f"{path}.{name}".strip(".")] = copy.deepcopy(value)
+    return kept
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple | set):
+        return len(value) < 1000 and all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """The name of something that is another, None if nothing is."""
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before or name not in after:
+            return name
+        one, other = before[name], after[name]
+        same = torch.equal(one, other) if isinstance(one, Tensor) else one == other
+        if not same:
+            return name
+    return None
+
+
+def check_kept(
+    recorded: RecordedModel,
+    places: Tensor,
+    whose: Tensor,
+    explained: Callable[[Any, Tensor, Tensor], Tensor],
+    top: Sequence[set[int]],
+) -> None:
+    """Refuse certificates within which one of the places has another set of top features."""
+    found = explained(recorded.exact, places, whose).abs()
+    for place, row, scores in zip(places, whose.tolist(), found, strict=True):
+        shown, k = top[row], len(top[row])
+        ranked = scores.sort(descending=True)
+        clear = ranked.values[k - 1] - ranked.values[k] > EQUAL * ranked.values[0]
+        if clear and set(ranked.indices[:k].tolist()) != shown:
+            raise ValueError(
+                f"the top features of row {row} are others at x = {_point(place)}, inside of what "
+                "was proved: the model is not what was recorded, and nothing is certified of it."
+            )
