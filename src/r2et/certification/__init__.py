@@ -69,7 +69,7 @@ def certify(
     `rows_at_once` examples.
     """
     given = model.given if isinstance(model, RecordedModel) else model
-    check_inputs(given, x, y)
+    _check_call(given, x, y)
     check_k(k, x[0].numel())
     _check_settings(epsilons, scale, x, norm)
     recorded = model if isinstance(model, RecordedModel) else record(model, x)
@@ -95,6 +95,25 @@ def certify(
         weakest=torch.cat([part.weakest for part in parts]),
         noise=noisy,
     )
+
+
+def _check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
+    """Refuse inputs and labels that are none, and a model that fails on them."""
+    if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or not len(x):
+        got = f"{type(model).__name__} and {tuple(getattr(x, 'shape', ())) or type(x).__name__}"
+        raise ValueError(
+            f"certificates are of a torch.nn.Module at one row of x or more, got {got}."
+        )
+    try:
+        with torch.no_grad(), frozen_statistics(model):
+            model(x[:1])
+    except Exception as problem:  # a model's own code may raise anything
+        first = (str(problem).strip() or "no message").splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"{type(model).__name__} fails on a row of x ({type(problem).__name__}: {first}): give "
+            "inputs of the shape and type it predicts on."
+        ) from problem
+    check_inputs(model, x, y)
 
 
 def _check_settings(epsilons: Sequence[float], scale: Tensor | None, x: Tensor, norm: str) -> None:

@@ -17,6 +17,9 @@ from torch import Tensor
 
 Norm = Literal["l2", "box"]
 
+TINY = 1e-300
+"""More than what an operation loses of numbers too small for float64."""
+
 
 @dataclass(frozen=True, eq=False)
 class Form:
@@ -183,7 +186,7 @@ class Symbols:
         ball = self.ball(form)
         down, up = self.errors(form.moves)
         reach = form.centre.abs() + ball + torch.maximum(-down, up) + form.rest
-        slack = (len(form.moves) + 16) * torch.finfo(ball.dtype).eps * reach
+        slack = (len(form.moves) + 16) * torch.finfo(ball.dtype).eps * reach + TINY
         low = form.centre - ball + down - form.rest - slack
         return low, form.centre + ball + up + form.rest + slack
 
@@ -231,7 +234,7 @@ def total(forms: Sequence[Form]) -> Form:
     return Form(
         torch.stack([form.centre for form in forms]).sum(0),
         torch.stack(moves).sum(0),
-        rest + 4 * len(forms) * eps * (size + rest),
+        rest + 4 * len(forms) * eps * (size + rest) + TINY,
     )
 
 
@@ -244,9 +247,10 @@ def mapped(symbols: Symbols, form: Form, linear: LinearMap, offset: Tensor | Non
     gamma = (max(inner, outer) + 16) * torch.finfo(centre.dtype).eps
     size = symbols.size(form)
     if linear.rounding is None:
-        rest = linear.absolute(form.rest * (1 + 2 * gamma) + gamma * size)
+        rest = linear.absolute(form.rest * (1 + 2 * gamma) + gamma * size + TINY) + TINY
     else:
-        rest = linear.absolute(form.rest) + linear.rounding(2 * gamma * (form.rest + size))
+        rest = linear.absolute(form.rest) + linear.rounding(2 * gamma * (form.rest + size) + TINY)
+        rest = rest + TINY
     moves = form.moves
     if len(moves):
         moves = linear.apply(moves.flatten(0, 1)).unflatten(0, moves.shape[:2])
@@ -266,7 +270,7 @@ def _of_sphere(form: Form, linear: LinearMap, centre: Tensor, offset: Tensor | N
         rest = linear.absolute(form.sphere)
     else:
         rest = linear.squared(form.sphere.square()).sqrt()
-    rest = rest * (1 + eps) + eps * linear.absolute(form.centre.abs())
+    rest = rest * (1 + eps) + eps * linear.absolute(form.centre.abs() + TINY) + TINY
     if offset is not None:
         centre = centre + offset
         rest = rest + 4 * eps * (centre.abs() + offset.abs())
@@ -277,7 +281,7 @@ def _of_sphere(form: Form, linear: LinearMap, centre: Tensor, offset: Tensor | N
 def scaled(symbols: Symbols, form: Form, factor: Tensor) -> Form:
     """A form times fixed numbers."""
     gamma = 8 * torch.finfo(factor.dtype).eps
-    size = factor.abs() * (form.rest * (1 + gamma) + gamma * symbols.size(form))
+    size = factor.abs() * (form.rest * (1 + gamma) + gamma * symbols.size(form) + TINY) + TINY
     reach = None if form.reach is None else form.reach * factor.abs()
     return Form(form.centre * factor, form.moves * factor, size, reach)
 
@@ -292,7 +296,7 @@ def product(symbols: Symbols, one: Form, other: Form) -> Form:
         fixed, moving = (one, other) if one.still else (other, one)
         found = scaled(symbols, moving, fixed.centre)
         doubt = (symbols.size(moving) + moving.rest) * fixed.rest
-        return replace(found, rest=found.rest + (1 + 1e-9) * doubt)
+        return replace(found, rest=found.rest + (1 + 1e-9) * doubt + TINY)
     count = max(len(one.moves), len(other.moves))
     ours, theirs = longer(one.moves, count), longer(other.moves, count)
     centre = one.centre * other.centre
@@ -317,7 +321,7 @@ def product(symbols: Symbols, one: Form, other: Form) -> Form:
     )
     gamma = (count + 32) * torch.finfo(centre.dtype).eps
     size = (symbols.size(one) + one.rest) * (symbols.size(other) + other.rest)
-    return Form(centre, moves, rest + gamma * (size + rest))
+    return Form(centre, moves, rest + gamma * (size + rest) + TINY)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

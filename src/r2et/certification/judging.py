@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from r2et.certification.forms import Bow, Form, LinearMap, Norm, Region, Symbols, mapped
+from r2et.certification.forms import TINY, Bow, Form, LinearMap, Norm, Region, Symbols, mapped
 from r2et.certification.operations import travel
 from r2et.certification.passage import Bend, Passage, Value
 from r2et.certification.recording import Program
@@ -346,7 +346,7 @@ def _lowest(
         plain = each[:, place].sum(-1)
         bowed = bow.lowest(errors[:, place], at)
         down = down + (torch.maximum(plain, bowed) - plain)
-    slack = (steps.shape[1] + 32) * torch.finfo(centre.dtype).eps * size
+    slack = (steps.shape[1] + 32) * torch.finfo(centre.dtype).eps * size + TINY
     return centre - ball + down - rest - slack
 
 

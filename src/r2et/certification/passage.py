@@ -9,6 +9,7 @@ from torch import Tensor
 
 from r2et.certification.activations import Activation, slope_line, third_range, value_line
 from r2et.certification.forms import (
+    TINY,
     Bow,
     Form,
     LinearMap,
@@ -105,7 +106,7 @@ class Affine:
         centre = x @ weights + self.offset.flatten()
         size = (x.abs() + reach) @ terms + self.offset_terms.flatten()
         eps = torch.finfo(size.dtype).eps
-        rest = (self.rounding + 2 * (len(weights) + 16) * eps) * size
+        rest = (self.rounding + 2 * (len(weights) + 16) * eps) * size + (1 + size) * TINY
         if region.followed:
             moves = reach.T[region.free][:, :, None] * weights[region.free][:, None]
             return Form(centre.view(shape), moves.view(-1, *shape), rest.view(shape))

@@ -52,6 +52,10 @@ LITERALS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor
 Model = Callable[[Tensor], Any]
 
 
+class Refused(ValueError):
+    """That a model cannot be recorded, and why."""
+
+
 @dataclass(frozen=True)
 class Ref:
     """An output of an earlier node: the node's number and the output's."""
@@ -141,7 +145,7 @@ def check_shape(logits: Any, rows: int) -> None:
         came = (
             f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         )
-        raise ValueError(
+        raise Refused(
             f"a certificate needs one row of logits for each of {rows} examples, got {came}: let "
             "the model return a tensor (B, C)."
         )
@@ -188,7 +192,7 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Node] = []
-        self.refusal: ValueError | None = None
+        self.refusal: Refused | None = None
         self.literal = self.inside = False
         self.names: dict[int, Any] = {id(each): Input(name) for name, each in inputs.items()}
         self.kept: list[Tensor] = list(inputs.values())
@@ -201,7 +205,7 @@ class _Recorder(TorchDispatchMode):
     def refuse(self, why: str) -> None:
         """Stop: this model cannot be recorded."""
         where = _where()
-        self.refusal = self.refusal or ValueError(f"{why}{f' ({where})' if where else ''}.")
+        self.refusal = self.refusal or Refused(f"{why}{f' ({where})' if where else ''}.")
         raise self.refusal
 
     def depends(self, tensor: Any) -> bool:
@@ -521,7 +525,8 @@ def program_of(model: nn.Module, x: Tensor) -> Program:
     both = merged(recordings[0], recordings[1], ROWS)
     part = trimmed(Recording(nodes=both.nodes, logits=both.logits, slope=None, classes=0))
     here = _some_rows(x, ROWS[0], 0)
-    again = trimmed(recorded(lambda at: run(part.nodes, part.logits, at), here, _signal(here)))
+    with _told_as_refusal(model):
+        again = trimmed(recorded(lambda at: run(part.nodes, part.logits, at), here, _signal(here)))
     _check_same_slope(recordings[0], again)
     return Program(nodes=part.nodes, logits=part.logits, fixed=_fixed(part.nodes))
 
@@ -535,7 +540,7 @@ class _told_as_refusal:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
-        if problem is None or not isinstance(problem, Exception) or isinstance(problem, ValueError):
+        if not isinstance(problem, Exception) or isinstance(problem, Refused):
             return
         first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise ValueError(

@@ -4,6 +4,7 @@ Before anything is proved, and again inside of what was proved, logits and slope
 bounds are compared with those of the caller's own model through ordinary autograd.
 """
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
@@ -77,8 +78,16 @@ def _exact_copy(model: nn.Module) -> nn.Module:
             f"{type(model).__name__} cannot be copied into float64, in which certificates are "
             f"computed ({type(problem).__name__}: {problem})."
         ) from problem
+    with contextlib.suppress(NotImplementedError):  # of exported programs, which are fixed already
+        exact.eval()
+        training = [name for name, part in exact.named_modules() if part.training]
+        if training:
+            raise ValueError(
+                f"eval() leaves {training[0] or 'the model'} in training mode, so that what it "
+                "predicts is not settled: let it pass on eval()."
+            )
     for part in exact.modules():
-        part.training = False  # an exported program refuses eval(), being fixed already
+        part.training = False
     for parameter in exact.parameters():
         parameter.requires_grad_(False)
     return exact
@@ -111,6 +120,13 @@ def replay(recorded: RecordedModel, places: Tensor) -> None:
     """Refuse where the rules of bounds and the model differ at one of the places, (N, ...)."""
     signal = _mixture(len(places), recorded, places)
     logits, slope = slopes(recorded.exact, places, signal)
+    with torch.no_grad():
+        silent = _call(recorded.exact, places)
+    if silent.shape != logits.shape or bool(_outside(logits, logits, silent).any()):
+        raise ValueError(
+            "the model predicts something else without gradients than with them, so that "
+            "explanations are not of its predictions: let it not ask whether they are on."
+        )
     if not (torch.isfinite(logits).all() and torch.isfinite(slope).all()):
         raise ValueError(
             "the model has logits or slopes that are NaN or infinite near the inputs: no bound "
@@ -156,7 +172,9 @@ def _apart(
 def _outside(low: Tensor, high: Tensor, found: Tensor) -> Tensor:
     """Whether some number of a row is beyond its range by more than rounding: (N,)."""
     low, high, found = (each.flatten(1) for each in (low, high, found))
-    allowed = EQUAL * found.abs().amax(-1, keepdim=True)
+    largest = found.abs().amax(-1, keepdim=True)
+    # Where all units are saturated, what is left of a row's numbers is rounding of larger ones.
+    allowed = EQUAL * torch.maximum(largest, largest.median())
     inside = (found >= low - allowed) & (found <= high + allowed)
     return ~inside.all(-1)
 
