@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 from operator import index
 
 import torch
@@ -37,14 +36,25 @@ def gauge_free(slope: Tensor, one_hot: OneHot | None) -> Tensor:
     return _centred(flat, groups).view_as(slope)
 
 
-@lru_cache(maxsize=32)
+_PROJECTIONS: dict[tuple[object, ...], Tensor] = {}
+
+
 def _projection(
     groups: tuple[tuple[int, ...], ...], d: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """P = I - sum over groups of 11'/m, m columns in the group: (d, d)."""
+    key = (groups, d, dtype, device)
+    if key in _PROJECTIONS:
+        return _PROJECTIONS[key]
     # It outlives this call: made in inference mode, it could serve no derivative afterwards.
     with torch.inference_mode(False):
-        return _centred(torch.eye(d, dtype=dtype, device=device), groups)
+        found = _centred(torch.eye(d, dtype=dtype, device=device), groups)
+    # While a model is exported tensors are stand-ins without numbers, and not to be kept.
+    if type(found) is Tensor:
+        if len(_PROJECTIONS) >= 32:
+            _PROJECTIONS.clear()
+        _PROJECTIONS[key] = found
+    return found
 
 
 def _centred(flat: Tensor, groups: tuple[tuple[int, ...], ...]) -> Tensor:

@@ -102,9 +102,8 @@ class Exported(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The program's answer for rows x: (B, ...)."""
-        if isinstance(x, Tensor):  # a graph that is being traced has no sizes to judge
-            self.admit(x)
-            x = x.contiguous()
+        self.admit(x)
+        x = x.contiguous()
         values = dict(enumerate((x, *(getattr(self, name) for name in self.names))))
         for step in self.steps:
             given = step.filled(values, x)

@@ -1,0 +1,174 @@
+"""What is recorded of a model, and that the rules of bounds are about it."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from certified import NETWORKS, network
+from closed_form import numbers
+from r2et.certification import certify, record
+from r2et.certification.operations import OPERATIONS
+from r2et.certification.recording import Rows
+from r2et.models import structured
+
+K = 3
+
+
+class Written(nn.Module):
+    """A network whose forward is given."""
+
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(7, 6), nn.Linear(6, 2)
+        self.written = forward
+        self.double()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.written(self, x)
+
+
+def rows(count: int = 4) -> Tensor:
+    return numbers(count, 7, seed=1)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+def test_a_rule_takes_every_argument_of_its_operation(operation: Any) -> None:
+    # A setting that a rule does not know of would be ignored, and the bound one of something else.
+    rule = inspect.signature(OPERATIONS[operation]).parameters
+    asked = [each.name for each in operation._schema.arguments]
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in rule.values()):
+        settings = {"dtype", "layout", "device", "pin_memory", "memory_format"}
+        assert set(asked) - set(rule) <= settings | {"self", "fill_value"}
+        return
+    assert set(asked) == set(rule) - {"passage"}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_program_is_the_model_for_any_number_of_rows(name: str) -> None:
+    model, shape = network(name)
+    program = record(model, numbers(3, *shape, seed=0)).program
+    for count in (1, 2, 5):
+        x = numbers(count, *shape, seed=count)
+        torch.testing.assert_close(program(x), model(x), rtol=1e-12, atol=1e-12)
+
+
+def test_sizes_that_follow_the_rows_are_told_from_other_numbers() -> None:
+    def forward(own: Any, x: Tensor) -> Tensor:
+        return own.last(own.first(x).view(len(x), 3, 2).transpose(1, 2).reshape(len(x), -1))
+
+    program = record(Written(forward), rows()).program
+    sizes = [node.arguments["size"] for node in program.nodes if "size" in node.arguments]
+    assert sizes[0] == (Rows(1), 3, 2)
+
+
+def test_weights_that_are_computed_are_computed_once() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(7, 2))).double()
+    program = record(model, rows()).program
+    assert len(program.fixed) >= 2
+    assert (certify(model, rows(), k=K).radius == torch.inf).all()
+
+
+def test_rows_and_another_dimension_may_be_one_for_a_while() -> None:
+    # A linear layer on (B, T, d) is one product of (B T, d).
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.each, self.all = nn.Linear(2, 3), nn.Linear(9, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.all(F.softplus(self.each(x.view(-1, 3, 2))).flatten(1))
+            return found
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Tokens().double()
+    x = numbers(5, 6, seed=0)
+    found = certify(model, x, k=2)
+    assert (found.radius > 0).all()
+
+    class Kronecker(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = torch.kron(torch.eye(3, dtype=torch.float64), model.each.weight.detach())
+            self.weight, self.bias = nn.Parameter(weight), nn.Parameter(model.each.bias.repeat(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = model.all(F.softplus(F.linear(x, self.weight, self.bias)))
+            return found
+
+    torch.testing.assert_close(found.radius, certify(Kronecker(), x, k=2).radius)
+
+
+def test_the_cost_of_rounding_is_in_the_certificate() -> None:
+    model = nn.Sequential(nn.Linear(7, 8), nn.Softplus(2.0), nn.Linear(8, 2))
+    x = rows().float()
+    found = certify(model, x, k=K)
+    assert (found.noise > 0).all()
+    assert (found.radius > 0).all()
+    # Two slopes that differ by less than what single precision rounds cannot be told apart.
+    with torch.no_grad():
+        model[0].weight[:, 1] = model[0].weight[:, 0] * (1 + 1e-7)
+    alike = certify(model, x, k=1)
+    first = {0, 1}
+    for row in range(len(x)):
+        if int(alike.top[row, 0]) in first:
+            assert alike.radius[row] == 0
+    assert any(int(top) in first for top in alike.top[:, 0]) or (alike.radius > 0).all()
+
+
+def test_a_model_recorded_once_serves_several_calls() -> None:
+    model, shape = network("softplus")
+    x = numbers(6, *shape, seed=0)
+    kept = record(model, x)
+    torch.testing.assert_close(certify(kept, x, k=K).radius, certify(model, x, k=K).radius)
+
+
+def test_wide_one_hot_tables_are_followed() -> None:
+    model = structured(
+        140, 2, numeric=[0, 1], one_hot=[list(range(2, 100)), list(range(100, 140))],
+        generator=torch.Generator().manual_seed(0),
+    ).double()  # fmt: skip
+    found = certify(model, numbers(2, 140, seed=0), k=K)
+    assert (found.radius > 0).all()
+
+
+def by_numpy(own: Any, x: Tensor) -> Tensor:
+    return own.last(own.first(x) * torch.from_numpy(x.detach().numpy()).sum(1, keepdim=True))
+
+
+def by_list(own: Any, x: Tensor) -> Tensor:
+    return own.last(own.first(x) * torch.tensor(x.detach().tolist(), dtype=x.dtype).sum())
+
+
+def silenced(own: Any, x: Tensor) -> Tensor:
+    try:
+        positive = bool(x.sum() > 0)
+    except Exception:
+        positive = True
+    return own.last(own.first(x) * (1 if positive else 2))
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (by_numpy, r"numpy takes numbers that depend on the input out of torch.*test_recording"),
+        (by_list, r"tolist takes numbers that depend on the input out of torch"),
+        (silenced, r"an if: a certificate needs a forward that takes the same way"),
+        (lambda own, x: own.last(torch.sin(own.first(x))), r"no bound is known for aten.sin"),
+        (lambda own, x: own.last(own.first(x)).detach(), r"not the slope of what the model"),
+        (lambda own, x: own.last(own.first(x) + own.first(x).detach()), r"its slope stopped"),
+        (lambda own, x: (own.last(own.first(x)),) * 2, r"one row of logits|one logit"),
+        (lambda own, x: own.last(own.first(x) * torch.rand(6, dtype=x.dtype)), r"draws at random"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_in_one_sentence(forward: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told) as refusal:
+        certify(Written(forward), rows(), k=K)
+    assert "\n" not in str(refusal.value)
+    assert str(refusal.value).endswith(".")
