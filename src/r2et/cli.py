@@ -30,7 +30,15 @@ from rich.text import Text
 from r2et import __version__
 from r2et.attacks import ATTACKS, HANDLERS, Applicant, HandlerPoint, what_it_buys
 from r2et.attacks.comparison import TOLERABLE
-from r2et.audit import Audit, DataSettings, audit, load_model, read_settings, usual_settings
+from r2et.audit import (
+    Audit,
+    Contradiction,
+    DataSettings,
+    audit,
+    load_model,
+    read_settings,
+    usual_settings,
+)
 from r2et.audit import Progress as Audited
 from r2et.audit.own import source_for
 from r2et.data import (
@@ -930,6 +938,15 @@ def audit_command(
         ),
     ] = False,
     rows: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
+    checked: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of the decisions with a proof that are attacked inside it, those proved "
+            "furthest first; one that breaks ends the audit with exit code 1.",
+        ),
+    ] = 0.1,
     seed: Annotated[int, typer.Option(min=0, help="Of the attack's random numbers.")] = 0,
     out: Annotated[
         Path | None,
@@ -975,7 +992,8 @@ def audit_command(
     effort = usual_settings(source).effort
     if rounds is not None:
         effort = dataclasses.replace(effort, rounds=rounds)
-    with _going_on(), _bar(source.name) as show:
+    given = [f"{model}@{weights}" if weights else model, *(compare or ())]
+    with _going_on(), _stopping(dict(zip(named, given, strict=True))), _bar(source.name) as show:
         found = audit(
             named,
             source,
@@ -988,6 +1006,7 @@ def audit_command(
             radii=radii,
             gauge_free=gauge_free,
             rows=rows,
+            checked=checked,
             seed=seed,
             out=folder,
             format=form,
@@ -995,6 +1014,22 @@ def audit_command(
         )
     page = write_audit_page(found.record, folder / "audit.html")
     _show_audit(found, page, as_json)
+
+
+@contextmanager
+def _stopping(models: dict[str, str]) -> Iterator[None]:
+    """A proof that was seen to be false ends with what it is, how to see it again, and code 1."""
+    try:
+        yield
+    except Contradiction as found:
+        path, model = json.dumps(str(found.path)), json.dumps(models[found.record["model"]])
+        code = (
+            "from r2et.audit import load_model, replay; "
+            f"print(replay({path}, load_model({model}).model))"
+        )
+        errors.print(Text(f"r2et: {found}"), soft_wrap=True)
+        errors.print(Text(f"To see it again: python -c {shlex.quote(code)}"), soft_wrap=True)
+        raise typer.Exit(1) from None
 
 
 def _free_name(name: str, taken: dict[str, torch.nn.Module]) -> str:

@@ -44,6 +44,7 @@ MANY = 20_000  # rows beyond which radii are not sought unless asked for
 PROBED = 64  # rows by which a model is examined before the audit
 BEYOND = (0.0, 1e-9, 1e-6, 1e-4)  # of the way to a broken input, where it is tried again
 MARGIN = 1e-10  # of a score by which a new reason must lead, more than any rounding
+INSIDE = 1 - 1e-7  # of a proved radius: nearer to its border, rounding has a say
 DRAWN_AT_ONCE = 2**18  # numbers of pictures and networks in one search, whose layers are large
 LEAST_TOGETHER = 16  # of them that are explained at once
 AROUND = 8  # neighbours, and points on the way to each, of which thickness is the mean
@@ -58,7 +59,8 @@ class AuditSettings:
     or for those of tables up to 20,000 rows ("auto"). `measured` rows, the first ones, get the
     measures that cost most: thickness, faithfulness and flippable predictions. `chunk` rows are
     audited at a time, and what is found out about them is kept: 256 unless given, 2048 without an
-    attack. `rows` leaves out all but the first ones.
+    attack. `rows` leaves out all but the first ones. `checked` is the share of the decisions with a
+    proof that are attacked inside their radii, those proved furthest first (`r2et.audit.checking`).
     """
 
     k: int = 8
@@ -73,6 +75,7 @@ class AuditSettings:
     rows: int | None = None
     measured: int = 1000
     chunk: int | None = None
+    checked: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -96,6 +99,10 @@ class AuditSettings:
         if counts[0] < 1 or counts[1] < 0 or counts[2] < 1:
             raise ValueError(
                 f"an audit needs chunk >= 1, measured >= 0 and rows >= 1, got {counts}."
+            )
+        if not 0 <= self.checked <= 1:
+            raise ValueError(
+                f"checked is a share of the proved decisions, 0 to 1, got {self.checked:g}."
             )
         # The curve shows the tolerance, too.
         lengths = tuple(sorted({*map(float, self.epsilons), float(self.tolerance)}))
@@ -154,8 +161,6 @@ class Judged:
     """The inputs of those changes, the clean ones where there is none."""
     worst: Explained
     """The most damaging inputs found within the tolerance, where decisions are drawn."""
-    contradicted: Tensor
-    """Whether a change was found where none can be, and the certificate withdrawn: (B,)."""
     null_share: Tensor | None
     measures: dict[str, Tensor]
     """Of the first rows of the audit only."""
@@ -195,20 +200,9 @@ def subject(
     check_k(settings.k, len(columns.features))
     x = x[:PROBED].double()
     digest = model_digest(model)
-    _check_width(name, model, x)
-    model, stripped = _without_softmax(model)
-    own = _as_taken_by(model, x if columns.look is None else _moved(x, columns, settings))
-    findings = [each for each in validate(model, own, k=settings.k) if _matters(each, model)]
-    serious = [each for each in findings if each.severity == "error" and not each.repairable]
-    if serious:
-        raise ValueError(
-            f"the model {name} cannot be explained ({serious[0].kind}): {serious[0].problem} "
-            f"{serious[0].cure}"
-        )
-    cured = any(each.repairable for each in findings)
-    model = repair(model, own).model if cured else model
-    x = x.to(own.device)
-    exact = _exact(name, model, x)
+    looked_at = x if columns.look is None else _moved(x, columns, settings)
+    ready = made_ready(name, model, x, settings.k, looked_at)
+    exact, x = ready.model, x.to(ready.device)
     with torch.no_grad():
         count = exact(x[:1]).shape[1]
     if classes is not None and len(classes) != count:
@@ -221,8 +215,43 @@ def subject(
         model=exact,
         digest=digest,
         classes=classes or tuple(map(str, range(count))),
-        findings=(*stripped, *((each, each.repairable) for each in findings)),
+        findings=ready.findings,
         uncertified=_why_uncertified(exact, x[:2], columns, settings),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ready:
+    """A model as it is explained, where it computes, and what was found and cured before."""
+
+    model: nn.Module
+    device: torch.device
+    findings: tuple[tuple[Finding, bool], ...]
+
+
+def made_ready(
+    name: str, model: nn.Module, x: Tensor, k: int, looked_at: Tensor | None = None
+) -> Ready:
+    """The model as it is explained on rows like x, examined by `looked_at`, x itself unless given.
+
+    Refused if it cannot be explained.
+    """
+    _check_width(name, model, x)
+    model, stripped = _without_softmax(model)
+    own = _as_taken_by(model, x if looked_at is None else looked_at)
+    findings = [each for each in validate(model, own, k=k) if _matters(each, model)]
+    serious = [each for each in findings if each.severity == "error" and not each.repairable]
+    if serious:
+        raise ValueError(
+            f"the model {name} cannot be explained ({serious[0].kind}): {serious[0].problem} "
+            f"{serious[0].cure}"
+        )
+    cured = any(each.repairable for each in findings)
+    model = repair(model, own).model if cured else model
+    return Ready(
+        model=_exact(name, model, x.to(own.device)),
+        device=own.device,
+        findings=(*stripped, *((each, each.repairable) for each in findings)),
     )
 
 
@@ -341,24 +370,26 @@ class Judge:
         clean = self.explained(x, predicted(model, x))
         certified, order_radius, kept, weakest = self._certified(clean)
         broken, attacked, by, worst = self._attacked(clean, certified)
-        # A change that was seen is worth more than a proof: such a proof would be a fault.
-        contradicted = broken < certified
-        certified = torch.where(contradicted, 0.0, certified)
-        kept = torch.where(contradicted[:, None], 0.0, kept)
+        # On the very border of a proof rounding has a say, and a change that was seen says more.
+        # Further inside, the proof would be a fault: `r2et.audit.checking` stops there.
+        at_border = (broken < certified) & (broken >= INSIDE * certified)
+        certified = torch.where(at_border, INSIDE * broken, certified)
+        order_radius = torch.where(at_border, order_radius.clamp(max=certified), order_radius)
+        if attacked is not None:
+            kept = torch.where(at_border[:, None], torch.minimum(kept, attacked), kept)
         with torch.no_grad():
             margins = slope(model, x, clean.y, "margin") if self.columns.one_hot else None
         return Judged(
             clean=clean,
             tie=ties(clean.slopes.abs(), settings.k),
             certified=certified,
-            order=torch.where(contradicted, 0.0, order_radius),
+            order=order_radius,
             certified_precision=kept,
             weakest=weakest,
             broken=broken,
             attacked_precision=attacked,
             broken_by=by,
             worst=worst,
-            contradicted=contradicted,
             null_share=None if margins is None else null_share(margins, self.columns.one_hot),
             measures=self._measures(clean, measured) if measured else {},
         )
@@ -384,7 +415,8 @@ class Judge:
         return torch.where(side < 0, -size, size)
 
     @property
-    def _explain(self) -> Explainer:
+    def explain(self) -> Explainer:
+        """How decisions are explained while they are attacked."""
         explain = partial(gradient, of=self.settings.explained, one_hot=self.one_hot)
         if self.columns.look is None:
             return explain
@@ -467,7 +499,7 @@ class Judge:
         curve = curve_of(
             lambda radius: attack(
                 k=settings.k,
-                explain=self._explain,
+                explain=self.explain,
                 radius=radius,
                 threat=self.region,
                 effort=settings.effort,
@@ -475,7 +507,7 @@ class Judge:
             ),
             settings.epsilons,
             k=settings.k,
-            explain=self._explain,
+            explain=self.explain,
             threat=self.region,
             seed=settings.seed,
         )(self.subject.model, clean.x[rows], clean.y[rows])
@@ -493,6 +525,16 @@ class Judge:
         return broken, left, by, worst
 
     def _confirmed(
+        self, clean: Explained, rows: Tensor, found: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """What `nearest_break` finds up to the longest length; beyond it nobody searched."""
+        shortest, nearest = self.nearest_break(clean, rows, found)
+        beyond = shortest > self.settings.epsilons[-1]
+        unchanged = clean.x[rows]
+        nearest = torch.where(beyond[:, None], unchanged, nearest)
+        return shortest.masked_fill(beyond, torch.inf), nearest
+
+    def nearest_break(
         self, clean: Explained, rows: Tensor, found: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Of inputs found for some rows, the nearest that surely breaks each: (b,), (b, d).
@@ -514,9 +556,7 @@ class Judge:
                 better = sure & gone & (predicted(self.subject.model, at) == y) & (cost < shortest)
                 shortest = torch.where(better, cost, shortest)
                 nearest = torch.where(better[:, None], at, nearest)
-        # Beyond the longest length nobody searched.
-        beyond = shortest > self.settings.epsilons[-1]
-        return shortest.masked_fill(beyond, torch.inf), torch.where(beyond[:, None], x, nearest)
+        return shortest, nearest
 
     def _measures(self, clean: Explained, count: int) -> dict[str, Tensor]:
         """Measures of the first rows that would take too long for all of them: (count,) each."""
@@ -529,7 +569,7 @@ class Judge:
             x,
             y,
             x + moves[:, None] if region.bounds is None else region.project(x + moves[:, None], x),
-            explain=self._explain,
+            explain=self.explain,
             k=settings.k,
             variant="probability",
             points=AROUND,

@@ -37,7 +37,7 @@ def write_parquet(rows: Path, classes: Sequence[str], settings: AuditSettings) -
         *("null share", *MEASURES, *(f"log-odds of {name}" for name in classes)),
     )
     reading = csv.ParseOptions(newlines_in_values=True)
-    whole, flags = ("row", "model"), ("unbounded", "tie", "contradicted")
+    whole, flags = ("row", "model"), ("unbounded", "tie", "checked")
     with csv.open_csv(rows, parse_options=reading) as opened:
         header = opened.schema.names
     kinds = dict.fromkeys(header, arrow.string())

@@ -29,7 +29,7 @@ class Teller:
     columns: Columns
     settings: AuditSettings
 
-    def rows(self, chunk: Chunk, judged: Judged) -> list[Row]:
+    def rows(self, chunk: Chunk, judged: Judged, checked: Sequence[bool]) -> list[Row]:
         """A flat row for each decision, nothing left out but the words."""
         settings, clean = self.settings, judged.clean
         verdicts = judged.verdicts(settings.tolerance)
@@ -63,7 +63,7 @@ class Teller:
                     "left": self._names(gone),
                     "entered": self._names(came),
                     "tie": bool(judged.tie[i]),
-                    "contradicted": bool(judged.contradicted[i]),
+                    "checked": checked[i],
                     "null share": None
                     if judged.null_share is None
                     else float(judged.null_share[i]),

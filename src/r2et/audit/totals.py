@@ -31,7 +31,7 @@ class Tally:
         self.kept = {what: np.zeros(len(settings.epsilons)) for what in ("certified", "attacked")}
         self.within = {what: np.zeros(len(settings.epsilons)) for what in ("certified", "broken")}
         self.certified, self.broken = array("d"), array("d")
-        self.right = self.labelled = self.ties = self.contradicted = 0
+        self.right = self.labelled = self.ties = self.proved = self.checked = 0
         self.labels = array("i")
         self.odds = [array("d") for _ in classes]
         self.measured: dict[str, tuple[int, float, float]] = {}
@@ -55,7 +55,8 @@ class Tally:
             self.within["certified"][at] += certified >= length
             self.within["broken"][at] += broken <= length
         self.ties += row["tie"] == "true"
-        self.contradicted += row["contradicted"] == "true"
+        self.proved += certified > 0
+        self.checked += row["checked"] == "true"
         self._label(row)
         for name in ("null share", *MEASURES):
             if row[name]:
