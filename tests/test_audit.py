@@ -33,6 +33,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import Tensor, nn
 
 from closed_form import tiny_mlp
+from r2et import __version__
 from r2et.attacks import Effort
 from r2et.audit import (
     Audit,
@@ -1049,10 +1050,68 @@ def test_a_folder_belongs_to_one_audit(cancer_net: nn.Sequential, tmp_path: Path
     assert "of other rows" in refusal(lambda: run(cancer_net, rows=13))
     other = nn.Sequential(nn.Linear(30, 2))
     assert "of another model" in refusal(lambda: run(other))
+    weights_alone = nn.Sequential(*cancer_net[:1], nn.Tanh(), *cancer_net[2:])
+    assert "of another model" in refusal(lambda: run(weights_alone))
     (tmp_path / "audit.json").write_text("{")
     assert "audit.json" in refusal(lambda: run(cancer_net))
     (tmp_path / "journal.jsonl").write_text('{"a": 1}\n')
     assert "something else" in refusal(lambda: run(cancer_net))
+
+
+class Steep(nn.Module):
+    """A network whose answer depends on a number that is neither weight nor buffer."""
+
+    def __init__(self, steepness: float) -> None:
+        super().__init__()
+        self.layer, self.steepness = nn.Linear(30, 2), steepness
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.steepness
+
+
+def test_another_version_or_model_does_not_go_on(
+    cancer_net: nn.Sequential, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"k": 5, "attack": "none", "chunk": 10, "measured": 0}
+    settings |= {"radii": "none", "epsilons": (0.1,)}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    audit(cancer_net, cancer_table(30), out=whole, **settings)
+
+    def kill_after_a_chunk() -> None:
+        shutil.rmtree(killed, ignore_errors=True)
+        shutil.copytree(whole, killed)
+        lines = (killed / "journal.jsonl").read_text().splitlines(keepends=True)
+        (killed / "journal.jsonl").write_text("".join(lines[:2]))
+        (killed / "told.jsonl").write_bytes(b" " * json.loads(lines[1])["lengths"]["told.jsonl"])
+        (killed / "audit.json").unlink()
+
+    kill_after_a_chunk()
+    with monkeypatch.context() as later:
+        later.setattr(sys.modules["r2et.audit"], "__version__", "99.0")
+        for folder in (whole, killed):
+            said = refusal(lambda: audit(cancer_net, cancer_table(30), out=folder, **settings))  # noqa: B023
+            assert f"by r2et {__version__}, and this is 99.0" in said
+            assert "choose another folder, or go on with" in said
+    other = copy.deepcopy(cancer_net)
+    with torch.no_grad():
+        other[0].weight[0, 0] += 1e-3  # type: ignore[operator, index]
+    before = (killed / "journal.jsonl").read_bytes()
+    said = refusal(lambda: audit(other, cancer_table(30), out=killed, **settings))
+    assert "of another model" in said
+    assert (killed / "journal.jsonl").read_bytes() == before
+    # A journal from before versions were kept.
+    journal = (killed / "journal.jsonl").read_text()
+    plan = json.loads(journal.splitlines()[0])["plan"]
+    del plan["version"]
+    (killed / "journal.jsonl").write_text(json.dumps({"plan": plan}) + "\n")
+    said = refusal(lambda: audit(cancer_net, cancer_table(30), out=killed, **settings))
+    assert "an earlier version" in said
+
+    steep = Steep(1.0)
+    audit(steep, cancer_table(30), out=tmp_path / "steep", **settings)
+    steep.steepness = 2.0
+    said = refusal(lambda: audit(steep, cancer_table(30), out=tmp_path / "steep", **settings))
+    assert "the same weights but other answers" in said
 
 
 def test_of_many_decisions_the_first_of_each_verdict_are_told(

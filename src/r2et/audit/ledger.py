@@ -19,6 +19,7 @@ ROWS, TOLD, JOURNAL = "decisions.csv", "told.jsonl", "journal.jsonl"
 OTHER = {
     "schema": "of another version",
     "model": "of another model",
+    "answers": "of another model, of the same weights but other answers",
     "data": "of other rows",
     "settings": "with other settings",
 }
@@ -52,6 +53,12 @@ class Ledger:
 
     def _check_plan(self, other: Mapping[str, Any]) -> None:
         for name, value in self.plan.items():
+            if other.get(name) != value and name == "version":
+                old = other.get(name) or "an earlier version"
+                raise ValueError(
+                    f"{self.folder} holds an audit by r2et {old}, and this is {value}: results of "
+                    f"two versions are not mixed; choose another folder, or go on with {old}."
+                )
             if other.get(name) != value:
                 raise ValueError(
                     f"{self.folder} holds an audit {OTHER[name]}: choose another folder, or delete "
