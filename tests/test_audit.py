@@ -857,7 +857,7 @@ def test_a_classifier_brings_its_encoding(classifier: StableClassifier, tmp_path
     whole = settings_of({**PEOPLE, "scale": "standard"}, "here")
     assert "leave out scale" in refusal(lambda: table_for([classifier], frame, whole))
     lacking = frame.drop(columns="job")
-    assert "takes a column 'job'" in refusal(lambda: table_for([classifier], lacking, settings))
+    assert "'job' is missing" in refusal(lambda: table_for([classifier], lacking, settings))
     wrong = frame.assign(age=["old"] * len(frame))
     assert "row 0, column 'age': expected a number" in refusal(
         lambda: next(table_for([classifier], wrong, settings).chunks(5))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from r2et import __version__
 from r2et.attacks import Effort
@@ -23,12 +23,14 @@ from r2et.audit.checking import Contradiction, Replayed, check, replay
 from r2et.audit.classifiers import Estimator, is_estimator, networks_of, table_for
 from r2et.audit.config import DataSettings, FeatureSettings, read_settings, settings_of
 from r2et.audit.csvs import CsvTable
+from r2et.audit.doubts import doubts, doubts_of_order, sample_of
 from r2et.audit.items import Items
 from r2et.audit.judging import MANY, AuditSettings, Judge, Subject, subject
 from r2et.audit.ledger import ROWS, Ledger
 from r2et.audit.loading import Loaded, load_model
 from r2et.audit.own import source_for
 from r2et.audit.parquet import check_format, write_parquet
+from r2et.audit.schema import check_inputs_named, schema_of, with_schema
 from r2et.audit.tables import Chunk, Columns, Source, Table
 from r2et.audit.telling import Teller
 from r2et.audit.totals import MOST_SETS, MOST_SUBGROUPS, Tally, quotas
@@ -184,13 +186,15 @@ def source_of(
 ) -> Source:
     """The rows to be audited, whatever they come as."""
     said = read_settings(config) if isinstance(config, str | Path) else config
+    models = list(models)
     fitted = [each for each in models if is_estimator(each)]
     if fitted and isinstance(data, str | Path | pd.DataFrame):
         return table_for(fitted, data, said or DataSettings())
+    schemas = [schema_of(each) for each in models]
     if isinstance(data, str | Path):
-        return CsvTable.at(data, said)
+        return CsvTable.at(data, with_schema(said or DataSettings(), schemas))
     if isinstance(data, pd.DataFrame):
-        return CsvTable.of_frame(data, said)
+        return CsvTable.of_frame(data, with_schema(said or DataSettings(), schemas))
     if said is not None:
         raise ValueError(
             "settings of columns are for a CSV file or a pandas table: say it in the Table itself."
@@ -200,6 +204,11 @@ def source_of(
     if isinstance(data, Split):
         of_table = not isinstance(data.dataset, Collection)
         return Table.of_split(data) if of_table else Items.of_split(data)
+    if isinstance(data, Table):
+        schema = with_schema(DataSettings(), schemas).columns
+        names = [feature.name for feature in data.columns.features]
+        if schema:
+            check_inputs_named(schema, names, names, data.name)
     return data
 
 
@@ -224,6 +233,7 @@ def _audited(
         for name, model in models.items()
     ]
     _check_alike(subjects)
+    doubted = _doubted(subjects, source, first)
     plan = _plan(subjects, source, first, settings, format)
     with held(folder):
         clear_aside(folder)
@@ -251,7 +261,7 @@ def _audited(
             done += len(chunk.rows)
             on_progress(Progress(done=done, total=total, what="auditing decisions"))
         on_progress(Progress(done=done, total=total, what="adding up"))
-        record = _record(subjects, source, settings, ledger, done, radii, plan)
+        record = _record(subjects, source, settings, ledger, done, radii, plan, doubted)
         write_text(folder / RECORD, json.dumps(record, allow_nan=False, ensure_ascii=False))
         if format == "parquet":
             write_parquet(folder / ROWS, subjects[0].classes, settings)
@@ -328,18 +338,41 @@ def _plan(
         "schema": SCHEMA,
         "version": __version__,
         "model": {each.name: each.digest for each in subjects},
-        "answers": {each.name: _answers(each, first) for each in subjects},
         # The first rows show labels, names and subgroups as well, which a file's digest does not.
         "data": [source.digest, first.digest, *subjects[0].classes],
         "settings": json.loads(json.dumps(told)),
+        "answers": {each.name: _answers(each, first) for each in subjects},
     }
+
+
+def _doubted(subjects: Sequence[Subject], source: Source, first: Chunk) -> list[list[str]]:
+    """For each model what should make a reader doubt its audit."""
+    if source.columns.look is not None:
+        return [[] for _ in subjects]
+    seen = sample_of(source, first, subjects[0].classes)
+    of_table = doubts(seen, source.columns, source.target)
+    assumed = isinstance(source, CsvTable) and source.assumed
+    return [
+        [*of_table, *doubts_of_order(seen, source.columns, _scores(each), assumed)]
+        for each in subjects
+    ]
+
+
+def _scores(each: Subject) -> Callable[[Tensor], Tensor]:
+    """The logits of a model, wherever it computes."""
+    device = next((part.device for part in each.model.parameters()), torch.device("cpu"))
+
+    def scores(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = each.model(x.to(device))
+        return logits
+
+    return scores
 
 
 def _answers(each: Subject, first: Chunk) -> str:
     """Twelve hexadecimal digits of a model's answers: code can change where no weight does."""
-    device = next((part.device for part in each.model.parameters()), torch.device("cpu"))
-    with torch.no_grad():
-        logits = each.model(first.x[:ANSWERS].to(device)).flatten().tolist()
+    logits = _scores(each)(first.x[:ANSWERS]).flatten().tolist()
     # Fewer digits than differ between machines.
     told = " ".join(f"{value:.5e}" for value in logits)
     return hashlib.sha256(told.encode()).hexdigest()[:12]
@@ -387,6 +420,7 @@ def _record(
     rows: int,
     radii: bool,
     plan: Mapping[str, Any],
+    doubted: Sequence[Sequence[str]],
 ) -> dict[str, Any]:
     """The content of `audit.json`, from the rows that were kept."""
     classes, columns = subjects[0].classes, source.columns
@@ -440,9 +474,9 @@ def _record(
                 "name": each.name,
                 **tally.record(),
                 "preflight": [_found_before(*finding) for finding in each.findings],
-                "notes": list(_notes(each, tally, source, settings, rows, radii)),
+                "notes": [*doubts, *_notes(each, tally, source, settings, rows, radii)],
             }
-            for each, tally in zip(subjects, tallies, strict=True)
+            for each, tally, doubts in zip(subjects, tallies, doubted, strict=True)
         ],
         "decisions": _chosen(ledger, tallies, _most_told(columns, settings)),
     }

@@ -1,6 +1,7 @@
 """Rows for fitted classifiers: encoded as the classifier encodes them, told in original units."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from r2et.audit.config import DataSettings
 from r2et.audit.csvs import CsvTable, told_names
 from r2et.audit.encoding import Encoding, labels_by_text, quarters, surveyed
 from r2et.audit.reading import Absent, CsvFile, FrameText, Survey, TextTable, cells_of
+from r2et.audit.schema import difference
 from r2et.audit.tables import Columns, reach_of
 from r2et.data import encoding as learnt
 from r2et.data import frames
@@ -130,6 +132,11 @@ def _transformed(
         if name not in frame.columns:
             raise ValueError(f"the table has no column {name!r}: {nearest(name, frame.columns)}")
     wanted = getattr(steps, "feature_names_in_", [n for n in frame.columns if str(n) not in told])
+    if missing := [name for name in wanted if name not in frame.columns]:
+        raise ValueError(
+            f"the pipeline takes a column {missing[0]!r}, which the table lacks: "
+            f"{nearest(str(missing[0]), [str(name) for name in frame.columns])}"
+        )
     made = steps.transform(frame[list(wanted)])
     values = made.to_numpy() if hasattr(made, "to_numpy") else np.asarray(made)
     names = tuple(str(name) for name in steps.get_feature_names_out())
@@ -166,7 +173,7 @@ def _table(
     _check_settings(file, names, settings)
     absent = Absent.named(settings.missing_values)
     told = [name for name in told_names(settings) if name != settings.id]
-    surveys = surveyed(file, told or names[:1], absent)
+    surveys = surveyed(file, [*dict.fromkeys((*told, *names))], absent)
     taught = classifier.encoding_
     features, scale = _features(names, taught, settings, undo)
     lengths = [
@@ -195,7 +202,7 @@ def _table(
         labels=_labels(settings, surveys),
         quarters=quarters(settings, surveys),
         absent=absent,
-        notes=(),
+        notes=tuple(_unseen(names, taught, surveys, absent)),
     )
     length = next(iter(surveys.values())).rows
     return CsvTable(
@@ -211,9 +218,50 @@ def _check_settings(file: TextTable, names: Sequence[str], settings: DataSetting
             raise ValueError(
                 f"a fitted classifier encodes rows as in its training: leave out {what}."
             )
-    for name in names:
-        if name not in file.names:
-            raise ValueError(f"the classifier takes a column {name!r}, which {file.name} lacks.")
+    if settings.columns and settings.columns != tuple(names):
+        raise ValueError(
+            "columns and the classifier name different inputs: "
+            f"{difference(names, settings.columns)}; leave columns out."
+        )
+    other = {*told_names(settings), *settings.drop}
+    given = [name for name in file.names if name in names or name not in other]
+    if set(given) != set(names):
+        raise ValueError(
+            f"the classifier takes the columns that it was fitted on, but {file.name} has others: "
+            f"{difference(names, given)}; correct the table, or name by drop, id, subgroups or "
+            "target what is no input."
+        )
+
+
+def _unseen(
+    names: Sequence[str], taught: learnt.Encoding, surveys: Mapping[str, Survey], absent: Absent
+) -> Iterator[str]:
+    """A note for each column with values that training never showed."""
+    for name, column in zip(names, taught.columns, strict=True):
+        survey = surveys[name]
+        if isinstance(column, learnt.Numeric):
+            if survey.absent and not column.marked:
+                yield (
+                    f"Column {name!r} has {survey.absent:,} missing values, where training had "
+                    f"none: they were filled by its median, {column.fill:g}."
+                )
+            continue
+        if survey.texts is None:
+            yield f"Column {name!r} has too many different values to tell which are new."
+            continue
+        new = Counter[str]()
+        for text, count in survey.texts.items():
+            word = MISSING if absent.holds(text) else frames.whole(text)
+            if word not in column.labels:
+                new[word] += count
+        if new:
+            most = ", ".join(f"{word!r} {count:,} times" for word, count in new.most_common(5))
+            more = f" and {len(new) - 5:,} others" if len(new) > 5 else ""
+            yield (
+                f"Column {name!r} has {len(new):,} value{'s' * (len(new) > 1)} that training never "
+                f"showed, in {new.total():,} rows ({most}{more}): each was encoded as the average "
+                "of the training rows; correct them, merge them with known ones, or train again."
+            )
 
 
 def _length(per_eps: float | None, feature: Feature, width: float) -> float:

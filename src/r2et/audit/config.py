@@ -50,9 +50,11 @@ class DataSettings:
     [shift, width] by column. `eps` says what a length of 1 is: the model's "scaled" input, one
     "standard" deviation, or the "range". Categories, fills and scales are those of the table
     `fit_on`, or of the audited one. `groups` are one-hot groups of 0/1 columns by their names.
+    `columns` are the inputs in the order in which the model takes them; they are found by name.
     """
 
     target: str | None = None
+    columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     id: str | None = None
     drop: tuple[str, ...] = ()
@@ -78,6 +80,8 @@ class DataSettings:
         listed = [column for members in self.groups.values() for column in members]
         if twice := sorted({column for column in listed if listed.count(column) > 1}):
             raise ValueError(f"a column belongs to one group, but {twice[0]!r} is in two.")
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError("columns must name each input once, but one is named twice.")
 
     def of(self, column: str) -> FeatureSettings:
         """What is said about a column."""
@@ -179,7 +183,7 @@ class Wanted:
 TEXT = Wanted(fits=lambda value: isinstance(value, str), words="a text")
 WANTED = (
     Wanted(
-        keys=("drop", "subgroups", "classes", "missing_values"),
+        keys=("drop", "subgroups", "classes", "missing_values", "columns"),
         fits=lambda value: isinstance(value, tuple) and all(isinstance(it, str) for it in value),
         words="a list of texts",
     ),

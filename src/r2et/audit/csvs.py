@@ -10,6 +10,7 @@ import pandas as pd
 from r2et.audit.config import DataSettings
 from r2et.audit.encoding import BLOCK, Encoding, fitted, input_names, surveyed
 from r2et.audit.reading import Absent, Block, CsvFile, FrameText, TextTable, place_of
+from r2et.audit.schema import check_inputs_named, difference
 from r2et.audit.tables import Chunk, Columns
 from r2et.data.dataset import Scale
 
@@ -23,6 +24,8 @@ class CsvTable:
     encoding: Encoding
     length: int
     digest: str
+    assumed: bool = False
+    """Whether nothing but the file says in which order the model takes its columns."""
 
     @classmethod
     def at(
@@ -40,6 +43,7 @@ class CsvTable:
     def of(cls, file: TextTable, settings: DataSettings, scale: Scale | None = None) -> "CsvTable":
         """A table of text, read through once."""
         settings.check_names(file.names, file.name)
+        assumed = not settings.columns and scale is None
         absent = Absent.named(settings.missing_values)
         own = surveyed(file, _surveyed_names(file, settings), absent)
         if settings.fit_on is None:
@@ -49,11 +53,19 @@ class CsvTable:
             settings.check_names(other.names, str(settings.fit_on))
             surveys = surveyed(other, _surveyed_names(other, settings), absent)
             encoding = fitted(other, settings, surveys)
+        if settings.columns:
+            features = [each.name for code in encoding.codes for each in code.features]
+            check_inputs_named(settings.columns, encoding.inputs, features, file.name)
         if scale is not None:
             encoding = replace(encoding, columns=replace(encoding.columns, scale=scale))
         length = next(iter(own.values())).rows
         table = cls(
-            file=file, settings=settings, encoding=encoding, length=length, digest=file.digest
+            file=file,
+            settings=settings,
+            encoding=encoding,
+            length=length,
+            digest=file.digest,
+            assumed=assumed,
         )
         if settings.fit_on is not None:
             for _ in table.chunks(BLOCK):
@@ -84,6 +96,18 @@ class CsvTable:
     def notes(self) -> Sequence[str]:
         """What a reader should know about how the file was read."""
         notes = list(self.encoding.notes)
+        inputs = self.encoding.inputs
+        stand = [name for name in self.file.names if name in set(inputs)]
+        if self.assumed:
+            notes.append(
+                "The model carries no column names: that the file's columns stand in the order it "
+                "was trained on is assumed; columns = [...] states the order."
+            )
+        elif stand != list(inputs):
+            notes.append(
+                "The file's columns stand in another order than the model's "
+                f"({difference(inputs, stand)}): they were taken by their names."
+            )
         if self.settings.fit_on is None and self.settings.scale in ("standard", "minmax"):
             notes.append(
                 "The scale was fitted on the audited rows themselves; if the model was trained on "

@@ -141,12 +141,15 @@ def surveyed(file: TextTable, names: Sequence[str], absent: Absent) -> dict[str,
 
 
 def input_names(file: TextTable, settings: DataSettings) -> list[str]:
-    """The columns that are inputs: all but the target, the identifier and those left out."""
+    """The columns that are inputs: all but the target, the identifier and those left out.
+
+    In the order of the settings' columns, where these are the same, else in that of the file.
+    """
     out = {settings.target, settings.id, *settings.drop}
     names = [name for name in file.names if name not in out]
     if not names:
         raise ValueError(f"{file.name} has no column left as an input: drop fewer.")
-    return names
+    return list(settings.columns) if set(settings.columns) == set(names) else names
 
 
 def fitted(file: TextTable, settings: DataSettings, surveys: Mapping[str, Survey]) -> Encoding:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from r2et.audit.exported import read_exported
+from r2et.audit.schema import difference, schema_in, schema_of
 from r2et.estimator import StableClassifier
 from r2et.training import load
 
@@ -27,6 +28,8 @@ class Loaded:
     model: nn.Module
     recipe: dict[str, Any] = field(default_factory=dict)
     classifier: StableClassifier | None = None
+    columns: tuple[str, ...] | None = None
+    """The columns of a table that it takes, in order, None if nothing says so."""
 
 
 def load_model(spec: str, weights: Path | None = None) -> Loaded:
@@ -41,10 +44,17 @@ def load_model(spec: str, weights: Path | None = None) -> Loaded:
         weights = Path(file)
     if ":" in spec and not Path(spec).exists():
         model = made(spec)
+        columns = schema_of(model)
         if weights is not None:
             _fill(model, weights)
-            return Loaded(name=weights.stem, model=model)
-        return Loaded(name=spec, model=model)
+            said = schema_in(weights)
+            if columns is not None and said not in (None, columns):
+                raise ValueError(
+                    f"{weights} and {spec} name different columns: {difference(said, columns)}; "
+                    "give the weights of this network."
+                )
+            return Loaded(name=weights.stem, model=model, columns=said or columns)
+        return Loaded(name=spec, model=model, columns=columns)
     if weights is not None:
         raise ValueError(
             f"the weights {weights} need the network they belong to: give it as --model "

@@ -9,6 +9,7 @@ from r2et.audit.config import DataSettings
 from r2et.audit.csvs import CsvTable
 from r2et.audit.items import Items
 from r2et.audit.loading import Loaded
+from r2et.audit.schema import with_schema
 from r2et.audit.tables import Source, Table
 from r2et.data import (
     DATASETS,
@@ -48,7 +49,7 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
         _check_plain(settings, data)
         return Items.of_split(_split(found, trained)) if trained else Items.of_collection(found)
     if not trained:
-        return CsvTable.at(data, settings)
+        return CsvTable.at(data, with_schema(settings, [each.columns for each in models]))
     if settings.target is None:
         raise ValueError(f"{trained[0].name} was trained for a target: name it by --target.")
     begun_with = settings.fit_on or data
