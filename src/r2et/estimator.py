@@ -36,12 +36,15 @@ from r2et.data.encoding import (
     Codes,
     Encoding,
     Floats,
+    Numeric,
     cells_of,
     column_from,
     holds_words,
     learnt,
     merged,
+    writing_in,
 )
+from r2et.data.writing import Writing
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import EXPLAINERS, Explainer, Form, log_odds, predicted, shaped
 from r2et.models import ACTIVATIONS, MODELS
@@ -144,7 +147,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     `class_weight` is None, "balanced" or a weight for each label. `categorical` lists columns of
     categories by name or position; "infer" takes the columns of a DataFrame that hold text, truth
-    values or pandas' categories. How columns are encoded is told in `r2et.data.encoding`.
+    values or pandas' categories, but not numbers written with decimal commas, signs or as dates.
+    How columns are encoded is told in `r2et.data.encoding`. With `max_categories` a column keeps as
+    many of its most frequent values, and all others are "other"; without it, one of more than 500
+    values is refused.
 
     Fitted, it has `model_` (the network on encoded rows), `encoding_`, `classes_`, `k_`, `n_iter_`,
     `n_features_in_` and, if columns had names, `feature_names_in_`.
@@ -172,6 +178,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patience: int = 5,
         class_weight: Mapping[Any, float] | str | None = None,
         categorical: Sequence[str | int] | str = "infer",
+        max_categories: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         device: str | None = None,
     ) -> None:
@@ -189,6 +196,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.patience = patience
         self.class_weight = class_weight
         self.categorical = categorical
+        self.max_categories = max_categories
         self.random_state = random_state
         self.device = device
 
@@ -212,19 +220,29 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "the target must show at least two classes in rows that count, got one class: "
                 f"{self.classes_[codes[weights > 0][0]]!r}."
             )
-        cells = cells_of(table, self._column_names(), self._holds_words(table))
+        words, ways = self._read_as(table)
+        cells = cells_of(table, self._column_names(), words, ways)
         rows, totals = merged(cells, codes, weights)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        self._learn([own[rows] for own in cells], codes[rows], totals, seed)
+        self._learn([own[rows] for own in cells], ways, codes[rows], totals, seed)
         return self
 
-    def _learn(self, cells: list[Cells], y: Codes, weights: Floats, seed: int) -> None:
+    def _learn(
+        self,
+        cells: list[Cells],
+        ways: Sequence[Writing | None],
+        y: Codes,
+        weights: Floats,
+        seed: int,
+    ) -> None:
         """Train on rows that all differ, and on their weights."""
         judging = np.zeros(len(y), dtype=bool)
         if self.early_stopping:
             judging = held_out(y, self.validation_fraction, seed)
         taught_cells = [own[~judging] for own in cells]
-        self.encoding_ = learnt(self._column_names(), taught_cells, weights[~judging])
+        self.encoding_ = learnt(
+            self._column_names(), taught_cells, weights[~judging], ways, self.max_categories
+        )
         self.k_ = int(max(1, min(self.k, len(self.encoding_.features) - 1)))
         self._plan = self._built_as(rows=int((~judging).sum()))
         x, labels = self.encoding_.encode(cells).float(), torch.from_numpy(y)
@@ -303,6 +321,12 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if self.max_categories is not None and (
+            not isinstance(self.max_categories, int | np.integer) or self.max_categories < 1
+        ):
+            raise ValueError(
+                f"max_categories must be None or a whole number >= 1, got {self.max_categories!r}."
+            )
         if not all(isinstance(size, int | np.integer) and size > 0 for size in self.hidden):
             raise ValueError(f"hidden must list whole numbers >= 1, got {self.hidden!r}.")
         if not 0 < self.learning_rate < math.inf:
@@ -352,6 +376,16 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if hasattr(self, "feature_names_in_"):
             return list(self.feature_names_in_)
         return [f"x{place}" for place in range(self.n_features_in_)]
+
+    def _read_as(self, table: pd.DataFrame) -> tuple[list[bool], list[Writing | None]]:
+        """Whether each column of a training table is one of categories, and how it is written."""
+        words, names = self._holds_words(table), self._column_names()
+        inferred = isinstance(self.categorical, str)
+        ways = [
+            writing_in(name, table.iloc[:, place]) if inferred or not words[place] else None
+            for place, name in enumerate(names)
+        ]
+        return [each and way is None for each, way in zip(words, ways, strict=True)], ways
 
     def _holds_words(self, table: pd.DataFrame) -> list[bool]:
         """Whether each column of a training table is one of categories."""
@@ -537,7 +571,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "format": FORMAT,
             "parameters": {name: _told(name, each) for name, each in self.get_params().items()},
             "plan": {**self._plan, "settings": _told("method_settings", self._plan["settings"])},
-            "columns": [asdict(column) for column in self.encoding_.columns],
+            "columns": [_about(column) for column in self.encoding_.columns],
             "named": hasattr(self, "feature_names_in_"),
             "classes": _told("classes_", self.classes_.tolist()),
             "kind": self.classes_.dtype.str,
@@ -658,6 +692,15 @@ def _told(name: str, value: Any) -> Any:
     raise ValueError(
         f"{name} cannot be saved, since it holds {value!r}: set it to numbers or words first."
     )
+
+
+def _about(column: Numeric | Category) -> dict[str, Any]:
+    """A column as JSON can hold it, as older versions read it where they could have learnt it."""
+    told = asdict(column)
+    for name in ("writing", "grouped"):
+        if not told.get(name):
+            told.pop(name, None)
+    return told
 
 
 def _untold(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,21 @@ from torch import Tensor, nn
 
 from r2et.audit.config import DataSettings
 from r2et.audit.csvs import CsvTable, told_names
-from r2et.audit.encoding import Encoding, labels_by_text, quarters, surveyed
+from r2et.audit.encoding import (
+    Encoding,
+    labels_by_text,
+    quarters,
+    surveyed,
+    writing_in,
+    written_notes,
+)
 from r2et.audit.reading import Absent, CsvFile, FrameText, Survey, TextTable, cells_of
 from r2et.audit.schema import difference
 from r2et.audit.tables import Columns, reach_of
 from r2et.data import encoding as learnt
 from r2et.data import frames
 from r2et.data.dataset import MISSING, Feature, Scale, check_names
+from r2et.data.writing import Writing
 from r2et.estimator import StableClassifier
 from r2et.naming import nearest
 
@@ -35,6 +43,8 @@ class LearntEncoding(Encoding):
 
     taught: learnt.Encoding
     names: tuple[str, ...]
+    ways: Mapping[str, Writing] = field(default_factory=dict)
+    """How the numbers of columns are written, where not plainly."""
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -57,12 +67,14 @@ class LearntEncoding(Encoding):
         return np.array(words, dtype=object)
 
     def _numbers(self, name: str, texts: Sequence[str], where: frames.Where) -> Floats:
-        cells = cells_of(texts, self.absent)
+        cells = cells_of(texts, self.absent, self.ways.get(name))
         if cells.words.any():
             at = int(cells.words.argmax())
+            way = self.ways.get(name)
+            written = "" if way is None else f" written {way.words}"
             raise ValueError(
-                f"{where(at, name)}: expected a number, as the classifier was fitted on, got "
-                f"{cells.texts[at]!r}: correct it."
+                f"{where(at, name)}: expected a number{written}, as the classifier was fitted on, "
+                f"got {cells.texts[at]!r}: correct it."
             )
         return cells.numbers
 
@@ -175,6 +187,7 @@ def _table(
     told = [name for name in told_names(settings) if name != settings.id]
     surveys = surveyed(file, [*dict.fromkeys((*told, *names))], absent)
     taught = classifier.encoding_
+    ways = _ways(names, taught, surveys, settings)
     features, scale = _features(names, taught, settings, undo)
     lengths = [
         _length(settings.of(names[group]).per_eps, feature, float(width))
@@ -190,6 +203,7 @@ def _table(
         codes=(),
         taught=taught,
         names=names,
+        ways=ways,
         columns=Columns(
             features=features,
             scale=scale,
@@ -202,7 +216,7 @@ def _table(
         labels=_labels(settings, surveys),
         quarters=quarters(settings, surveys),
         absent=absent,
-        notes=tuple(_unseen(names, taught, surveys, absent)),
+        notes=(*written_notes(ways, surveys), *_unseen(names, taught, surveys, absent)),
     )
     length = next(iter(surveys.values())).rows
     return CsvTable(
@@ -233,6 +247,26 @@ def _check_settings(file: TextTable, names: Sequence[str], settings: DataSetting
         )
 
 
+def _ways(
+    names: Sequence[str],
+    taught: learnt.Encoding,
+    surveys: Mapping[str, Survey],
+    settings: DataSettings,
+) -> dict[str, Writing]:
+    """How numbers are written: as somebody says, as in training, or as the table shows."""
+    absent, found = Absent.named(settings.missing_values), {}
+    for name, column in zip(names, taught.columns, strict=True):
+        if isinstance(column, learnt.Category):
+            continue
+        said = settings.of(name)
+        way = column.writing
+        if said.decimal or said.dates or way is None:
+            way = writing_in(surveys[name], said, absent)
+        if way is not None:
+            found[name] = way
+    return found
+
+
 def _unseen(
     names: Sequence[str], taught: learnt.Encoding, surveys: Mapping[str, Survey], absent: Absent
 ) -> Iterator[str]:
@@ -254,7 +288,13 @@ def _unseen(
             word = MISSING if absent.holds(text) else frames.whole(text)
             if word not in column.labels:
                 new[word] += count
-        if new:
+        if new and column.grouped:
+            yield (
+                f"Column {name!r}: {new.total():,} rows hold values that are not among the "
+                f"{len(column.labels) - 1:,} most frequent of training and count as 'other', as "
+                "they did there."
+            )
+        elif new:
             most = ", ".join(f"{word!r} {count:,} times" for word, count in new.most_common(5))
             more = f" and {len(new) - 5:,} others" if len(new) > 5 else ""
             yield (

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from r2et.data.writing import Order
 from r2et.naming import check_settings, nearest
 
 KINDS = ("numeric", "category")
 SCALES = ("none", "standard", "minmax")
 MISSING_WAYS = ("mark", "median", "refuse")
 LENGTHS = ("scaled", "standard", "range")
+DECIMALS = (".", ",")
+ORDERS: tuple[Order, ...] = ("year first", "day first", "month first")
 
 
 class Named(dict[str, Any]):
@@ -25,7 +28,8 @@ class FeatureSettings:
 
     `name` and `unit` are for the reader; an `immutable` one never changes. `kind` has it read as
     "numeric" or "category" whatever it looks like. `per_eps` is the change, in original units, that
-    counts as a length of 1.
+    counts as a length of 1. `decimal`, "," or ".", and `dates`, "day first" or "month first", say
+    how numbers are written where no cell tells.
     """
 
     name: str | None = None
@@ -33,11 +37,17 @@ class FeatureSettings:
     immutable: bool = False
     kind: str | None = None
     per_eps: float | None = None
+    decimal: str | None = None
+    dates: Order | None = None
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
         if self.kind is not None:
             _check_word("kind", self.kind, KINDS)
+        if self.decimal is not None:
+            _check_word("decimal", self.decimal, DECIMALS)
+        if self.dates is not None:
+            _check_word("dates", self.dates, ORDERS)
         if self.per_eps is not None and not 0 < self.per_eps < math.inf:
             raise ValueError(f"per_eps must be a number above 0, got {self.per_eps}.")
 
@@ -110,7 +120,8 @@ class DataSettings:
 
 def _check_word(what: str, word: str, known: Sequence[str]) -> None:
     if word not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}, got {word!r}.")
+        shown = ", ".join(known) if "," not in known else " and ".join(map(repr, known))
+        raise ValueError(f"{what} is one of {shown}, got {word!r}.")
 
 
 def _check_pair(column: str, pair: object) -> None:

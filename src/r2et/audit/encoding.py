@@ -5,14 +5,14 @@ of a whole column is learned here block by block.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from r2et.audit.config import DataSettings
+from r2et.audit.config import DataSettings, FeatureSettings
 from r2et.audit.reading import (
     MOST_TEXTS,
     Absent,
@@ -25,6 +25,7 @@ from r2et.audit.reading import (
 from r2et.audit.tables import AS_GIVEN, Columns, reach_of
 from r2et.data import frames
 from r2et.data.dataset import MISSING, Feature, Scale, check_names, numeric_columns, with_unit
+from r2et.data.writing import Writing, writing_of
 
 BLOCK = 4096
 SUBGROUP_NUMBERS = 12  # of a column of more different numbers the quarters are its subgroups
@@ -41,6 +42,7 @@ class Code:
     features: tuple[Feature, ...]
     lookup: Mapping[str, tuple[float, ...]] | None = None
     filled: bool = False
+    writing: Writing | None = None
 
     def numbers(self, cells: Cells, where: frames.Where) -> NDArray[np.float64]:
         """The cells as numbers, NaN for a missing one that is to be filled: (B, features)."""
@@ -84,6 +86,7 @@ class Encoding:
     quarters: Mapping[str, tuple[float, ...]]
     absent: Absent
     notes: tuple[str, ...]
+    writings: Mapping[str, Writing] = field(default_factory=dict)
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -93,7 +96,8 @@ class Encoding:
     def encode(self, table: Mapping[str, Sequence[str]], where: frames.Where) -> Tensor:
         """Inputs of the model for some rows, given by column: (B, d) in float64."""
         parts = [
-            code.numbers(cells_of(table[code.column], self.absent), where) for code in self.codes
+            code.numbers(cells_of(table[code.column], self.absent, code.writing), where)
+            for code in self.codes
         ]
         return self.columns.scale.apply(torch.from_numpy(np.concatenate(parts, axis=1)))
 
@@ -115,10 +119,12 @@ class Encoding:
         text = text.strip()
         if self.absent.holds(text):
             return MISSING
-        edges = self.quarters.get(column)
-        if edges is None or not frames.NUMBER.fullmatch(text):
+        edges, writing = self.quarters.get(column), self.writings.get(column)
+        plain = float(text) if frames.NUMBER.fullmatch(text) else None
+        number = plain if writing is None else writing.number(text)
+        if edges is None or number is None:
             return frames.whole(text)
-        place = int(np.searchsorted(edges, float(text), side="left"))
+        place = int(np.searchsorted(edges, number, side="left"))
         shown = [f"{edge:g}" for edge in edges]
         if place == 0:
             return f"up to {shown[0]}"
@@ -140,6 +146,49 @@ def surveyed(file: TextTable, names: Sequence[str], absent: Absent) -> dict[str,
     return found
 
 
+def writing_in(survey: Survey, said: FeatureSettings, absent: Absent) -> Writing | None:
+    """The way in which the numbers of a surveyed column are written, None if plainly."""
+    if said.kind == "category" or not (survey.words or said.decimal == "," or said.dates):
+        return None
+    key = f"[features.{survey.name!r}]".replace("'", '"')
+    return writing_of(
+        survey.name,
+        [text for text in survey.seen if not absent.holds(text)],
+        decimal=said.decimal,
+        order=said.dates,
+        sure=said.kind == "numeric",
+        cure=f"say decimal = '.' or ',', or dates = 'day first' or 'month first', in {key}, or "
+        "kind = 'category'",
+    )
+
+
+def rewritten(
+    file: TextTable, surveys: Mapping[str, Survey], settings: DataSettings
+) -> dict[str, Survey]:
+    """The surveys, once more of those columns whose numbers are not written plainly."""
+    absent = Absent.named(settings.missing_values)
+    ways = {
+        name: way
+        for name, survey in surveys.items()
+        if name != settings.target
+        and (way := writing_in(survey, settings.of(name), absent)) is not None
+    }
+    if not ways:
+        return dict(surveys)
+    again = {name: Survey(name, way) for name, way in ways.items()}
+    for block in file.blocks(BLOCK):
+        for name, survey in again.items():
+            place = place_of(file, name)
+            cells = cells_of([row[place] for row in block.rows], absent, survey.writing)
+            survey.see(cells, block.lines)
+    return {**surveys, **again}
+
+
+def written_notes(ways: Mapping[str, Writing], surveys: Mapping[str, Survey]) -> list[str]:
+    """A note for each column whose numbers are not written plainly."""
+    return [note for name, way in ways.items() for note in way.notes(name, surveys[name].seen)]
+
+
 def input_names(file: TextTable, settings: DataSettings) -> list[str]:
     """The columns that are inputs: all but the target, the identifier and those left out.
 
@@ -154,6 +203,8 @@ def input_names(file: TextTable, settings: DataSettings) -> list[str]:
 
 def fitted(file: TextTable, settings: DataSettings, surveys: Mapping[str, Survey]) -> Encoding:
     """The encoding of a surveyed file."""
+    surveys = rewritten(file, surveys, settings)
+    ways = {name: each.writing for name, each in surveys.items() if each.writing is not None}
     inputs = input_names(file, settings)
     codes = tuple(_code(file, surveys[name], settings) for name in inputs)
     features = tuple(feature for code in codes for feature in code.features)
@@ -181,7 +232,8 @@ def fitted(file: TextTable, settings: DataSettings, surveys: Mapping[str, Survey
         labels=labels,
         quarters=quarters(settings, surveys),
         absent=Absent.named(settings.missing_values),
-        notes=(*_recoded(codes, surveys), *notes),
+        notes=(*written_notes(ways, surveys), *_recoded(codes, surveys), *notes),
+        writings=ways,
     )
 
 
@@ -198,16 +250,22 @@ def _code(file: TextTable, survey: Survey, settings: DataSettings) -> Code:
         )
     if not as_words:
         _check_numbers(file, survey, sure)
-    values = None if survey.texts is None else set(_numbers(survey))
+    values = None if survey.texts is None or survey.writing else set(_numbers(survey))
     two = values is not None and len(values) == 2
     if not as_words and not survey.words and survey.count and (sure or not two):
         marks = [np.nan] if survey.absent and settings.missing == "mark" else []
         ends = torch.tensor([survey.low, survey.high, *marks], dtype=torch.float64)
-        features = [feature for feature, _ in numeric_columns(name, ends, said.unit)]
+        unit = said.unit or ("" if survey.writing is None else survey.writing.measure)
+        features = [feature for feature, _ in numeric_columns(name, ends, unit)]
         if group is not None:
             features = [replace(each, kind="category", group=group) for each in features[:1]]
         filled = bool(survey.absent) or settings.missing == "median"
-        return Code(column=name, features=_renamed(features, name, said.name), filled=filled)
+        return Code(
+            column=name,
+            features=_renamed(features, name, said.name),
+            filled=filled,
+            writing=survey.writing,
+        )
     return _worded(file, survey, settings, as_words)
 
 
@@ -220,7 +278,7 @@ def _check_numbers(file: TextTable, survey: Survey, sure: bool) -> None:
     """Refuse a word among numbers, and infinite numbers, as `frames` does."""
     known = survey.count + survey.words
     tells = survey.count >= max(frames.NUMBERS_THAT_TELL, frames.SHARE_THAT_TELLS * known)
-    if survey.first_word is not None and (sure or tells):
+    if survey.first_word is not None and (sure or tells or survey.writing is not None):
         line, text = survey.first_word
         raise ValueError(
             f"{file.where(line, survey.name)}: expected a number as in the rest of the column, "
@@ -239,8 +297,10 @@ def _worded(file: TextTable, survey: Survey, settings: DataSettings, as_words: b
     name, said = survey.name, settings.of(survey.name)
     if survey.texts is None:
         raise ValueError(
-            f"column {name!r} of {file.name} has more than {MOST_TEXTS:,} different words: drop it."
+            f"column {name!r} of {file.name} has more than {MOST_TEXTS:,} different words: "
+            f"{frames.GROUP}, as the model was trained."
         )
+    frames.check_categories(name, len(survey.texts), f"{frames.GROUP}, as the model was trained")
     absent = Absent.named(settings.missing_values)
     texts = [text for text in survey.texts if not absent.holds(text)]
     counts = [survey.texts[text] for text in texts]

@@ -23,6 +23,7 @@ from r2et.data.frames import (
     check_record,
     sniffed,
 )
+from r2et.data.writing import Writing
 from r2et.naming import nearest
 
 SNIFFED = 2**18  # bytes from which the delimiter is told
@@ -224,8 +225,10 @@ class Cells:
     words: NDArray[np.bool_]
 
 
-def cells_of(texts: Sequence[str], absent: Absent) -> Cells:
-    """The cells of a column as numbers, as missing ones or as words."""
+def cells_of(texts: Sequence[str], absent: Absent, writing: Writing | None = None) -> Cells:
+    """The cells of a column as numbers, plain or of a `writing`, as missing ones or as words."""
+    if writing is not None:
+        return _written(texts, absent, writing)
     nothing = np.zeros(len(texts), dtype=np.bool_)
     try:
         # Most columns are numbers throughout. What float() reads beyond NUMBER is left to the loop.
@@ -248,20 +251,37 @@ def cells_of(texts: Sequence[str], absent: Absent) -> Cells:
     return Cells(texts=texts, numbers=numbers, missing=missing, words=np.isnan(numbers) & ~missing)
 
 
+def _written(texts: Sequence[str], absent: Absent, writing: Writing) -> Cells:
+    texts = [text.strip() for text in texts]
+    missing = np.array([absent.holds(text) for text in texts], dtype=np.bool_)
+    found = (
+        None if gone else writing.number(text)
+        for text, gone in zip(texts, missing.tolist(), strict=True)
+    )
+    numbers = np.array([np.nan if each is None else each for each in found], dtype=np.float64)
+    return Cells(texts=texts, numbers=numbers, missing=missing, words=np.isnan(numbers) & ~missing)
+
+
 class Survey:
     """What the cells of a column are like, learned block by block in bounded memory."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, writing: Writing | None = None) -> None:
+        self.name, self.writing = name, writing
         self.rows = self.absent = self.words = 0
         self.first_absent: int | None = None
         self.first_word: tuple[int, str] | None = None
         self.first_infinite: tuple[int, str] | None = None
         self.texts: Counter[str] | None = Counter()
+        self.first_texts: tuple[str, ...] = ()  # those that were kept when there were too many
         self.low, self.high = np.inf, -np.inf
         self.count, self.mean, self.squares = 0, 0.0, 0.0
         self._sample: list[NDArray[np.float64]] = []
         self._draw = np.random.Generator(np.random.PCG64(0))
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The distinct cells, or the first of too many."""
+        return self.first_texts if self.texts is None else tuple(self.texts)
 
     def see(self, cells: Cells, lines: Sequence[int]) -> None:
         """Learn from some more cells and the lines they stand on."""
@@ -285,7 +305,7 @@ class Survey:
         for text, count in Counter(cells.texts).items():
             self.texts[text.strip()] += count
         if len(self.texts) > MOST_TEXTS:
-            self.texts = None
+            self.first_texts, self.texts = tuple(self.texts), None
 
     def _see_numbers(self, numbers: NDArray[np.float64]) -> None:
         if not len(numbers):

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -19,7 +20,7 @@ Schema = tuple[str, ...]
 def schema_of(model: object) -> Schema | None:
     """The columns that a model of the user's own names in an attribute, None if it names none."""
     for name in ATTRIBUTES:
-        found = getattr(model, name, None)
+        found: Any = getattr(model, name, None)
         listed = isinstance(found, list | tuple | np.ndarray) and len(found)
         if listed and all(isinstance(each, str) for each in found):
             return tuple(map(str, found))

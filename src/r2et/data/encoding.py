@@ -2,6 +2,8 @@
 
 - A column of numbers is one feature, scaled to [0, 1] by the training rows. Missing numbers are
   replaced by the median of these rows; if they had any, a feature "name: missing" marks them.
+- Text whose numbers are written with a decimal comma, set-off thousands, a sign of money or per
+  cent, or as dates, is a column of numbers, too (`r2et.data.writing`); so are pandas' dates.
 - A column of words is one 0/1 feature "name: value" for each value, of two values that of the
   second alone. A missing word is the value "missing".
 - A word that training did not show, "missing" included, is encoded as the average row is: each
@@ -11,7 +13,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -24,7 +26,10 @@ from pandas.api import types
 from torch import Tensor
 
 from r2et.data.dataset import MISSING
-from r2et.data.frames import MOST_WORDS, NUMBER, whole
+from r2et.data.frames import GROUP, MISSING_WORDS, MOST_WORDS, NUMBER, check_categories, whole
+from r2et.data.writing import ORIGIN, Writing, writing_of
+
+OTHER = "other"  # the words of a column that are not among the most frequent
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -35,7 +40,8 @@ Cells = NDArray[Any]
 class Numeric:
     """A column of numbers as features: filled, then (value - low) / width, and a mark if `marked`.
 
-    `curved` says whether it had more than the two values between which all is linear.
+    `curved` says whether it had more than the two values between which all is linear, `writing` how
+    its numbers were written if not plainly.
     """
 
     name: str
@@ -44,6 +50,7 @@ class Numeric:
     width: float
     marked: bool
     curved: bool
+    writing: Writing | None = None
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -59,11 +66,15 @@ class Numeric:
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """A column of words as features: 0 or 1 for each label, `shares` for a word that is none."""
+    """A column of words as features: 0 or 1 for each label, `shares` for a word that is none.
+
+    If it is `grouped`, a word that is none counts as the label "other".
+    """
 
     name: str
     labels: tuple[str, ...]
     shares: tuple[float, ...]
+    grouped: bool = False
 
     @property
     def binary(self) -> bool:
@@ -80,6 +91,8 @@ class Category:
         """The features of each cell: (N, labels), or (N, 1) if binary."""
         known = pd.Index(self.labels, dtype=object)
         codes = known.get_indexer(pd.Index(words, dtype=object))  # -1: none of them
+        if self.grouped:
+            codes = np.where(codes < 0, self.labels.index(OTHER), codes)
         rows: Floats = np.vstack([np.eye(len(self.labels)), self.shares])[codes]
         return rows[:, 1:] if self.binary else rows
 
@@ -135,7 +148,8 @@ class Encoding:
     def cells(self, table: pd.DataFrame) -> list[Cells]:
         """The cells of new rows by column, to be encoded: (N,) each."""
         words = [isinstance(column, Category) for column in self.columns]
-        return cells_of(table, [column.name for column in self.columns], words)
+        ways = [column.writing if isinstance(column, Numeric) else None for column in self.columns]
+        return cells_of(table, [column.name for column in self.columns], words, ways)
 
     def encode(self, cells: Sequence[Cells]) -> Tensor:
         """The features of rows whose cells are given by column: (N, n) in float64."""
@@ -154,12 +168,39 @@ def holds_words(cells: "pd.Series[Any]") -> bool:
     )
 
 
-def cells_of(table: pd.DataFrame, names: Sequence[str], words: Sequence[bool]) -> list[Cells]:
-    """The cells of each column, as text where it holds `words`, else as numbers: (N,) each."""
+def writing_in(name: str, cells: "pd.Series[Any]") -> Writing | None:
+    """The way in which the numbers of a column are written, None if plainly or if it has none."""
+    if types.is_datetime64_any_dtype(cells.dtype):
+        return Writing(order="year first")
+    kind = cells.infer_objects().dtype
+    if not (types.is_object_dtype(kind) or types.is_string_dtype(kind)):
+        return None
+    known = [value for value in pd.unique(cells) if not pd.isna(value)]
+    if not all(isinstance(value, str) for value in known):
+        return None
+    return writing_of(
+        name,
+        [text for each in known if (text := each.strip()).casefold() not in MISSING_WORDS],
+        cure="convert the column to numbers or dates yourself, or list it in categorical",
+    )
+
+
+def cells_of(
+    table: pd.DataFrame,
+    names: Sequence[str],
+    words: Sequence[bool],
+    ways: Sequence[Writing | None] | None = None,
+) -> list[Cells]:
+    """The cells of each column, as text where it holds `words`, else as numbers: (N,) each.
+
+    Text that is not of `words` holds numbers written in one of `ways`.
+    """
     columns = (table.iloc[:, place] for place in range(len(names)))
     return [
-        words_of(column) if as_words else numbers_of(name, column)
-        for name, column, as_words in zip(names, columns, words, strict=True)
+        words_of(column) if as_words else numbers_of(name, column, way)
+        for name, column, as_words, way in zip(
+            names, columns, words, ways or [None] * len(names), strict=True
+        )
     ]
 
 
@@ -170,9 +211,19 @@ def words_of(cells: "pd.Series[Any]") -> Cells:
     return texts[codes]
 
 
-def numbers_of(name: str, cells: "pd.Series[Any]") -> Floats:
-    """Each cell as a number, NaN if there is none: (N,)."""
+def numbers_of(name: str, cells: "pd.Series[Any]", way: Writing | None = None) -> Floats:
+    """Each cell as a number, of text by the `way` it is written, NaN if there is none: (N,)."""
     cells = cells.infer_objects()
+    if way is not None and way.order is not None:
+        if types.is_datetime64_any_dtype(cells.dtype):
+            return days_of(cells)
+        if types.is_numeric_dtype(cells.dtype) and cells.notna().any():
+            raise ValueError(
+                f"column {name!r} must hold dates, as it did in training, got {cells.dtype}: "
+                "convert it by pandas.to_datetime."
+            )
+    if way is not None and not types.is_numeric_dtype(cells.dtype):
+        return _written(name, cells, way)
     if types.is_complex_dtype(cells.dtype):
         raise ValueError(f"Complex data not supported: column {name!r} holds complex numbers.")
     try:
@@ -191,6 +242,28 @@ def numbers_of(name: str, cells: "pd.Series[Any]") -> Floats:
             f"{name!r}: correct it or leave it out."
         )
     return numbers
+
+
+def days_of(cells: "pd.Series[Any]") -> Floats:
+    """Pandas' dates as days since 2000-01-01, NaN if there is none: (N,)."""
+    since = pd.to_datetime(cells, utc=True) - pd.Timestamp(ORIGIN)
+    return (since / pd.Timedelta(days=1)).to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _written(name: str, cells: "pd.Series[Any]", way: Writing) -> Floats:
+    codes, values = pd.factorize(cells)
+    numbers = [np.nan] * (len(values) + 1)  # the last one for missing cells, whose code is -1
+    for place, value in enumerate(values):
+        text = str(value).strip()
+        number = way.number(text)
+        if number is None and text.casefold() not in MISSING_WORDS:
+            row = int((codes == place).argmax())
+            raise ValueError(
+                f"column {name!r} is written {way.words}, got {text!r} in row {row}: correct it, "
+                "or list the column in categorical and fit again."
+            )
+        numbers[place] = np.nan if number is None else number
+    return np.array(numbers)[codes]
 
 
 def merged(cells: Sequence[Cells], y: Codes, weights: Floats) -> tuple[Codes, Floats]:
@@ -219,11 +292,22 @@ def _sortable(cells: Cells) -> Cells:
     return np.where(np.isnan(cells), np.inf, cells)
 
 
-def learnt(names: Sequence[str], cells: Sequence[Cells], weights: Floats) -> Encoding:
-    """How the columns of training rows, and of all rows to come, are encoded."""
+def learnt(
+    names: Sequence[str],
+    cells: Sequence[Cells],
+    weights: Floats,
+    ways: Sequence[Writing | None] | None = None,
+    most: int | None = None,
+) -> Encoding:
+    """How the columns of training rows, and of all rows to come, are encoded.
+
+    Of words the `most` frequent are kept and the others called "other"; all unless given.
+    """
     columns = [
-        _category(name, own, weights) if own.dtype == object else _numeric(name, own, weights)
-        for name, own in zip(names, cells, strict=True)
+        _category(name, own, weights, most)
+        if own.dtype == object
+        else replace(_numeric(name, own, weights), writing=way)
+        for name, own, way in zip(names, cells, ways or [None] * len(names), strict=True)
     ]
     return Encoding(tuple(columns))
 
@@ -247,17 +331,28 @@ def _numeric(name: str, numbers: Floats, weights: Floats) -> Numeric:
     )
 
 
-def _category(name: str, words: Cells, weights: Floats) -> Category:
+def _category(name: str, words: Cells, weights: Floats, most: int | None) -> Category:
     codes, found = pd.factorize(words)
-    if len(found) > MOST_WORDS and 2 * len(found) > len(words):
+    if most is None and len(found) > MOST_WORDS and 2 * len(found) > len(words):
         raise ValueError(
             f"column {name!r} has {len(found)} different values in {len(words)} rows: drop it if "
-            "it identifies rows, or merge rare values."
+            f"it identifies rows, or set max_categories={MOST_WORDS} to merge rare values."
         )
+    if most is None:
+        cure = f"set max_categories={MOST_WORDS} to {GROUP}"
+        check_categories(name, len(found), cure)
     shares = dict(zip(found, np.bincount(codes, weights) / weights.sum(), strict=True))
+    grouped = most is not None and len(shares.keys() - {MISSING}) > most
+    if grouped:
+        ranked = sorted(shares.keys() - {MISSING}, key=lambda label: (-shares[label], label))
+        rest = sum(shares.pop(label) for label in ranked[most:])
+        shares[OTHER] = shares.get(OTHER, 0.0) + rest
     labels = sorted(shares, key=_place_of_label)
     return Category(
-        name=name, labels=tuple(labels), shares=tuple(float(shares[label]) for label in labels)
+        name=name,
+        labels=tuple(labels),
+        shares=tuple(float(shares[label]) for label in labels),
+        grouped=grouped,
     )
 
 
@@ -269,6 +364,7 @@ def _place_of_label(label: str) -> tuple[bool, float, str]:
 def column_from(told: Mapping[str, Any]) -> Column:
     """The column with these fields, which JSON may have made lists of."""
     if "labels" not in told:
-        return Numeric(**told)
+        way = told.get("writing")
+        return Numeric(**{**told, "writing": None if way is None else Writing(**way)})
     fields = {"labels": tuple(told["labels"]), "shares": tuple(told["shares"])}
     return Category(**{**told, **fields})

@@ -7,6 +7,8 @@ How a column is read:
 - Two values (0 and 1, two words, false and true) are one binary column, in sorted order.
 - Anything else is one 0/1 column "name: value" for each value, sorted; a missing value is the
   value "missing", last. So is a column of two values of which some are missing.
+- Numbers may be written with a decimal comma, with thousands set off, with a sign of money or per
+  cent, or be dates (`r2et.data.writing`); what the dataset says of its source tells which were.
 - Missing is an empty cell, NA, NaN, null or ?, in capitals or not.
 - `categories` and `numeric` name columns to be read as the one or the other regardless.
 
@@ -27,6 +29,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from r2et.data import writing
 from r2et.data.dataset import (
     MISSING,
     Column,
@@ -41,11 +44,16 @@ from r2et.naming import nearest
 DELIMITERS = ",;\t|"
 MISSING_WORDS = frozenset({"", "?", "na", "nan", "null"})
 MOST_WORDS = 50
+MOST_CATEGORIES = 500  # of one column, each of which becomes a feature
 MOST_NUMERIC_CLASSES = 20
-NUMBERS_THAT_TELL = 20  # fewer numbers do not make a column of numbers out of a mixed one
-SHARE_THAT_TELLS = 0.9
+NUMBERS_THAT_TELL = writing.NUMBERS_THAT_TELL
+SHARE_THAT_TELLS = writing.SHARE_THAT_TELLS
 
-NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?)", re.ASCII | re.I)
+NUMBER = writing.NUMBER
+GROUP = (
+    "keep the most frequent and call the rest 'other', or group them (the first digits of a code, "
+    "a region), and drop the column if it identifies rows"
+)
 NEWLINE = re.compile(r"\r\n|\r|\n")
 UNDECODED = re.compile("[\udc80-\udcff]")
 
@@ -371,7 +379,24 @@ def dataset_of(
         )
     y, classes = target_of(target, reading, where)
     columns = [column for cells in inputs for column in columns_of(cells, reading, where)]
+    said = [source]
+    for cells in inputs:
+        if (way := written(cells, reading)) is not None:
+            said += way.notes(cells.name, cells.texts)
+    source = " ".join(said)
     return assemble(columns, y, name=name, classes=classes, target=reading.target, source=source)
+
+
+def written(cells: Cells, reading: Reading) -> writing.Writing | None:
+    """The way in which the numbers of a column are written, None if plainly or if it has none."""
+    if cells.name in reading.categories:
+        return None
+    return writing.writing_of(
+        cells.name,
+        cells.texts,
+        sure=cells.name in reading.numeric,
+        cure="convert the column, or name it in categories",
+    )
 
 
 def check_numbers(cells: Cells, numbers: Sequence[float | None], sure: bool, where: Where) -> None:
@@ -431,19 +456,22 @@ def labels_of(cells: Cells, as_words: bool) -> list[str]:
 def columns_of(cells: Cells, reading: Reading, where: Where) -> list[Column]:
     """The input columns of one column of text."""
     as_words, sure = cells.name in reading.categories, cells.name in reading.numeric
-    numbers = cells.numbers
+    numbers, way = cells.numbers, written(cells, reading)
+    if way is not None:
+        numbers, sure = [way.number(text) for text in cells.texts], True
     if not as_words:
         check_numbers(cells, numbers, sure, where)
     values = [number for number in numbers if number is not None]
     if not as_words and len(values) == len(numbers) and (sure or len(set(values)) > 2):
         lookup = np.array([*values, np.nan])
-        unit = reading.units.get(cells.name, "")
+        unit = reading.units.get(cells.name, "" if way is None else way.measure)
         return numeric_columns(cells.name, torch.from_numpy(lookup[cells.codes]), unit)
     codes, labels = coded(cells, labels_of(cells, as_words))
     if len(labels) == 2 and not as_words and not cells.incomplete:
         return binary_columns(cells.name, codes, (labels[0], labels[1]))
     if not as_words:
         check_words(cells, labels)
+    check_categories(cells.name, len(labels), GROUP)
     if cells.incomplete:
         return category_columns(cells.name, *with_missing(codes, labels))
     return category_columns(cells.name, codes, labels)
@@ -456,6 +484,15 @@ def check_words(cells: Cells, labels: Sequence[str]) -> None:
             f"column {cells.name!r} has {len(labels)} different words in {len(cells.codes)} rows, "
             f"expected at most {MOST_WORDS} and at most half as many as rows: drop it if it "
             f"identifies rows, or name it in categories."
+        )
+
+
+def check_categories(name: str, count: int, cure: str) -> None:
+    """Refuse a column of so many words that the features they become can hardly be trained."""
+    if count > MOST_CATEGORIES:
+        raise ValueError(
+            f"column {name!r} has {count:,} different values, each of which would become a feature "
+            f"of its own, expected at most {MOST_CATEGORIES}: {cure}."
         )
 
 
