@@ -246,8 +246,9 @@ def numbers_of(name: str, cells: "pd.Series[Any]", way: Writing | None = None) -
 
 def days_of(cells: "pd.Series[Any]") -> Floats:
     """Pandas' dates as days since 2000-01-01, NaN if there is none: (N,)."""
-    since = pd.to_datetime(cells, utc=True) - pd.Timestamp(ORIGIN)
-    return (since / pd.Timedelta(days=1)).to_numpy(dtype=np.float64, na_value=np.nan)
+    since = (pd.to_datetime(cells, utc=True) - pd.Timestamp(ORIGIN)) / pd.Timedelta(days=1)
+    found: Floats = np.asarray(since.to_numpy(), dtype=np.float64)
+    return found
 
 
 def _written(name: str, cells: "pd.Series[Any]", way: Writing) -> Floats:
