@@ -99,9 +99,12 @@ class CsvTable:
         inputs = self.encoding.inputs
         stand = [name for name in self.file.names if name in set(inputs)]
         if self.assumed:
+            of = "the file's columns"
+            if self.settings.fit_on is not None:
+                of = f"the columns of {Path(self.settings.fit_on).name}"
             notes.append(
-                "The model carries no column names: that the file's columns stand in the order it "
-                "was trained on is assumed; columns = [...] states the order."
+                f"The model carries no column names: that {of} stand in the order it was trained "
+                "on is assumed; columns = [...] states the order."
             )
         elif stand != list(inputs):
             notes.append(
