@@ -44,6 +44,7 @@ def audited(rows: int, out: str, told: "multiprocessing.Queue[tuple[float, float
     """Audit the stream in a process of its own; tell its memory after a first block and at last."""
     torch.set_num_threads(1)
     settings = {"k": 5, "attack": "none", "radii": "none", "epsilons": (EPSILON,), "chunk": CHUNK}
+    settings["checked"] = 0.0  # memory and resuming are the question here
     names, classes = [f"x{i}" for i in range(FEATURES)], ("no", "yes")
     audit(network(), Table(x=blocks(BLOCK), names=names, classes=classes), **settings)
     first = peak()

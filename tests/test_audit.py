@@ -949,6 +949,7 @@ from pathlib import Path
 import torch
 from torch import nn
 torch.set_num_threads(1)
+from r2et.attacks import Effort
 from r2et.audit import Table, audit
 
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -960,7 +961,7 @@ draw = random.Random(seed)
 def run(out):
     table = Table(x=x, names=list("uvwxyz"), y=(x[:, 0] > 0).long(), classes=("no", "yes"))
     audit(models, table, k=2, attack="none", radii="none", epsilons=(0.1,), chunk=4, measured=10,
-          out=out)
+          effort=Effort(rounds=1, starts=1, steps=1, points=1, moves=0, pairs=0), out=out)
 
 def child(out):
     pid = os.fork()

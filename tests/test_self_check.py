@@ -168,7 +168,7 @@ def test_a_stated_share_is_checked_and_said_to_be(tmp_path: Path) -> None:
     note = next(each for each in found.models[0]["notes"] if each.startswith("Self-check"))
     said = int(note.split()[1])
     assert f"of the {proved} decisions with a proved radius" in note
-    assert "(50 %, at least 8 of each 20 rows)" in note
+    assert "those proved furthest of each 20 rows first (50 %, at least 8)" in note
     assert proved / 2 <= said <= proved / 2 + 3
     checked = [line.count(",true") for line in lines]
     assert sum(checked) >= said
@@ -180,12 +180,13 @@ def test_a_stated_share_is_checked_and_said_to_be(tmp_path: Path) -> None:
 def test_those_proved_furthest_are_checked_first() -> None:
     radii = torch.tensor([0.1, 0.0, math.inf, 0.3, 0.2, 0.25, 0.15, 0.0, 0.12, 0.11, 0.05, 0.04])
     [chunk] = table(12).chunks(12)
-    assert checking.chosen(radii, AuditSettings(checked=0.01), chunk).tolist() == [
+    assert checking.chosen(radii, AuditSettings(checked=0.01), chunk, 8).tolist() == [
         *(2, 3, 5, 4, 6, 8, 9, 0)
     ]
-    everyone = checking.chosen(radii, AuditSettings(checked=1.0), chunk).tolist()
+    assert checking.chosen(radii, AuditSettings(checked=0.01), chunk, 0).tolist() == [2]
+    everyone = checking.chosen(radii, AuditSettings(checked=1.0), chunk, 8).tolist()
     assert set(everyone) == set(range(12)) - {1, 7}  # what has no proof cannot be false
-    assert not len(checking.chosen(radii, AuditSettings(checked=0.0), chunk))
+    assert not len(checking.chosen(radii, AuditSettings(checked=0.0), chunk, 8))
 
 
 def test_the_command_ends_with_code_1_and_a_file(

@@ -393,7 +393,7 @@ def _add(
     for judge, teller in work:
         judged = judge.judge(chunk.x, measured)
         try:
-            checked = check(judge, judged, chunk, where).tolist()
+            checked = check(judge, judged, chunk, where, first=done == 0).tolist()
         except Contradiction as found:
             raise found.kept_in(ledger.folder) from None
         look = teller.columns.look
@@ -538,8 +538,8 @@ def _self_check(tally: Tally, settings: AuditSettings) -> str:
         return "Self-check: none, as asked for; no proof was put to the test."
     return (
         f"Self-check: {tally.checked:,} of the {tally.proved:,} decisions with a proved radius, "
-        f"those proved furthest first ({100 * settings.checked:g} %, at least {checking.LEAST} of "
-        f"each {settings.chunk:,} rows), were attacked inside it: no reason was replaced."
+        f"those proved furthest of each {settings.chunk:,} rows first ({100 * settings.checked:g} "
+        f"%, at least {checking.LEAST}), were attacked inside it: no reason was replaced."
     )
 
 

@@ -40,7 +40,7 @@ from r2et.ranking import order, precision_at_k
 
 FILE = "contradiction.json"
 SCHEMA = "r2et-contradiction/1"
-LEAST = 8  # proved decisions of a chunk that are checked, if there are as many
+LEAST = 8  # proved decisions of the first chunk that are checked, if there are as many
 FAR = (1.0, 10.0, 1000.0)  # longest audited lengths at which an unbounded proof is attacked
 GROUPS = 2  # of decisions with radii near one another, attacked together at the least of them
 POINTS = 32  # random ones of each decision: half inside, a quarter on the border, a quarter corners
@@ -76,8 +76,11 @@ class Contradiction(RuntimeError):
         return Contradiction(self.record, self.where, write_text(folder / FILE, text))
 
 
-def check(judge: Judge, judged: Judged, chunk: Chunk, where: str) -> Tensor:
-    """Which decisions were attacked inside their radii: (B,). A success is a `Contradiction`."""
+def check(judge: Judge, judged: Judged, chunk: Chunk, where: str, first: bool) -> Tensor:
+    """Which decisions were attacked inside their radii: (B,). A success is a `Contradiction`.
+
+    Of the `first` chunk of an audit some are checked at least.
+    """
     clean, lengths = judged.clean, judge.settings.epsilons
     seen = judged.broken < INSIDE * judged.certified
     left = precision_at_k(clean.slopes.abs(), judged.broken_by.slopes.abs(), judge.settings.k)
@@ -95,15 +98,15 @@ def check(judge: Judge, judged: Judged, chunk: Chunk, where: str) -> Tensor:
             ]
         )
         raise _contradiction(judge, clean, row, judged.broken_by.x[row], promise, chunk, where)
-    rows = chosen(judged.certified, judge.settings, chunk)
+    rows = chosen(judged.certified, judge.settings, chunk, LEAST if first else 0)
     _attack_inside(judge, clean, rows, judged.certified, chunk, where)
     return torch.zeros_like(seen).index_fill(0, rows, True)
 
 
-def chosen(certified: Tensor, settings: AuditSettings, chunk: Chunk) -> Tensor:
+def chosen(certified: Tensor, settings: AuditSettings, chunk: Chunk, least: int) -> Tensor:
     """The decisions that are checked, those proved furthest first, equals as drawn: (c,)."""
     proved = int((certified > 0).sum())
-    count = max(math.ceil(settings.checked * proved), LEAST) if settings.checked else 0
+    count = max(math.ceil(settings.checked * proved), least) if settings.checked else 0
     drawn = torch.randperm(
         len(certified), generator=stream(settings.seed, "check", str(chunk.rows[0]))
     ).to(certified.device)
