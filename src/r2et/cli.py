@@ -70,9 +70,13 @@ from r2et.experiments.tables import (
     CHOSEN_LABEL,
     COLUMNS,
     CONTROLS,
+    EXCHANGES,
     Column,
     Row,
     comparisons,
+    exchange_doubts,
+    measures_of,
+    measures_shown,
     names_chosen,
     table_rows,
     why_missing,
@@ -87,6 +91,7 @@ from r2et.experiments.targets import (
 from r2et.explainers import EXPLAINERS
 from r2et.files import read_rows, write_text
 from r2et.metrics import METRICS
+from r2et.metrics.exchanges import doubt
 from r2et.naming import nearest
 from r2et.objectives import METHODS
 from r2et.ranking import check_k
@@ -642,7 +647,8 @@ def attack_command(
     """Attack the explanations of one model and print P@k at several radii.
 
     Beside the curve stands what would expose it: whether more effort would find more, signs that
-    slopes mislead the attack, ties, the null share, the number of distinct top-k sets.
+    slopes mislead the attack, ties, the null share, the number of distinct top-k sets, and whether
+    slopes say anything about exchanges of categories.
 
     For example:
 
@@ -744,6 +750,7 @@ def _show_findings(findings: Findings, name: str, out: Path | None, as_json: boo
 def _findings_told(findings: Findings, name: str) -> dict[str, Any]:
     """Everything an attack found, ready for JSON."""
     doubling, fresh, both = findings.doubling, findings.fresh, findings.examples_auc
+    exchanges = findings.exchanges
     return {
         "data": name,
         "settings": dataclasses.asdict(findings.settings),
@@ -760,6 +767,9 @@ def _findings_told(findings: Findings, name: str) -> dict[str, Any]:
         "clean AUC": findings.clean_auc,
         "examples' AUC": None if both is None else {"before": both[0], "after": both[1]},
         "null share": findings.null_share,
+        "exchange agreement": None if exchanges is None else exchanges.order,
+        "exchange size": None if exchanges is None else exchanges.size,
+        "without exchanges": None if exchanges is None else exchanges.without,
         "ties": findings.ties,
         "distinct sets": findings.distinct_sets,
         "an epsilon of 1 buys": what_it_buys(findings.threat)
@@ -822,6 +832,16 @@ def _findings_in_words(findings: Findings) -> Iterator[str]:
         f"Null share {100 * findings.null_share:.1f} %: the part of the slopes along which one-hot "
         "columns cannot vary."
     )
+    if (exchanges := findings.exchanges) is not None:
+        left_out = f" {_count(exchanges.without, 'example')} without enough of them left out."
+        yield (
+            f"Exchange agreement {exchanges.order:.2f}: how far the slopes order the exchanges of "
+            "categories that a person could make as the score does; 1 is the same order, 0 none. "
+            f"Size {exchanges.size:.2f}: what they say exchanges do against what these do, the "
+            f"smaller over the larger.{left_out * bool(exchanges.without)}"
+        )
+        if said := doubt(exchanges.order, exchanges.size):
+            yield said
 
 
 def _show_handlers(
@@ -1067,9 +1087,21 @@ def _show_audit(found: Audit, page: Path, as_json: bool) -> None:
     table.add_column("model")
     for heading in ("certified", "broken", "undetermined"):
         table.add_column(heading, justify="right")
+    exchanged = any(each.get("null share") is not None for each in found.models)
+    exchanged |= any(each.get(EXCHANGES) is not None for each in found.models)
+    if exchanged:
+        table.add_column("exchanges agree", justify="right")
     for each in found.models:
-        table.add_row(Text(each["name"]), *(f"{count:,}" for count in each["counts"].values()))
+        counts = [f"{count:,}" for count in each["counts"].values()]
+        agree = each.get(EXCHANGES)
+        counts += ["not measured" if agree is None else f"{agree:.2f}"] * exchanged
+        table.add_row(Text(each["name"]), *counts)
     console.print(table)
+    if exchanged:
+        console.print(
+            "Exchanges agree: how far the slopes order the exchanges of categories that a person "
+            "could make as the score does; 1 is the same order, 0 none."
+        )
     for each in found.models:
         for note in each["notes"]:
             console.print(f"{each['name']}: {note}" if len(found.models) > 1 else note)
@@ -1279,8 +1311,16 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     spread = ", mean ± sd over seeds" if seeds > 1 else ""
     measured = [column for column in COLUMNS if column.group != CONTROLS]
     console.print(_table(f"{told}, top {k}{spread}", lines, measured, published=True))
-    controls = [column for column in COLUMNS if column.group == CONTROLS]
+    shown = measures_shown(name for row in rows for name in measures_of(row))
+    controls = [
+        column
+        for column in COLUMNS
+        if column.group == CONTROLS
+        and (column.key in shown or not column.key.startswith("exchange"))
+    ]
     console.print(_table(f"{CONTROLS}:", lines, controls, published=False))
+    for said in exchange_doubts(rows):
+        console.print(Text(said), style="bold red")
     if chosen := names_chosen(rows):
         console.print(Text(f"{CHOSEN_LABEL}: {chosen}."))
     for line in lines:
@@ -1318,7 +1358,7 @@ def _table(
 
 def _cell(value: dict[str, Any] | None, column: Column) -> str:
     if value is None:
-        return ""
+        return "–" if column.key == EXCHANGES else ""
     spread = "" if value["sd"] is None else f" ± {column.show_sd(value['sd'])}"
     return f"{column.show(value['mean'])}{spread}"
 

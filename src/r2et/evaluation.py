@@ -61,7 +61,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 APPLICANT = "applicant"
 PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
 REMOVING = ("dffot", "comp", "suff")
+EXCHANGED = ("exchange agreement", "exchange size")
 PER_MODEL = ("dffot", "comp", "suff", "hessian norm", "saliency norm", "tie")
+WITHOUT = "without exchanges"  # share of examples that have no exchanges to order
 CORRELATED = ("gaussian thickness", "least gaussian thickness", "hessian norm")
 SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
 SCATTERED = 400  # dots of a scatter plot
@@ -219,6 +221,11 @@ def evaluate(
         with torch.no_grad():
             margins = slope(model, x, y, "margin")
         values["null share"] = null_share(margins, split.dataset.one_hot)
+    if split.dataset.exchangeable:
+        measured = {metric: METRICS[metric].measure(case) for metric in EXCHANGED}
+        # Of a person with hardly any exchange to make, nothing can be ordered.
+        values |= {metric: each[known] for metric, each in measured.items()
+                   if (known := ~each.isnan()).sum() > 1}  # fmt: skip
     around = thickness(
         model,
         x,
@@ -241,6 +248,8 @@ def evaluate(
     if isinstance(split.dataset, Collection) and split.dataset.pairs:
         first = split.dataset.labels[split.test.rows[:, 0]].to(labels.device)
         measures["within-class AUC"] = auc_within(model, whole, labels, first)
+    if EXCHANGED[0] in values:
+        measures[WITHOUT] = 1 - len(values[EXCHANGED[0]]) / len(x)
     measures["distinct sets"] = float(distinct_sets(before, settings.k))
     doubling = None if curve is None else last_doubling(curve.attacks[-1])
     if doubling is not None:
@@ -333,6 +342,7 @@ def case_of(
         sizes=shares_of(n) if settings.shares else None,
         groups=task.features or None,
         probes=settings.probes,
+        categories=split.dataset.exchangeable,
     )
 
 

@@ -38,6 +38,7 @@ from r2et.certification.forms import Norm
 from r2et.data import Collection, Split
 from r2et.explainers import Quantity
 from r2et.files import clear_aside, held, write_text
+from r2et.metrics.exchanges import doubt
 
 __all__ = [
     "SCHEMA",
@@ -522,8 +523,9 @@ def _notes(
     if rows > settings.measured:
         yield (
             "Thickness, faithfulness and flippable predictions were measured on the first "
-            f"{settings.measured:,} decisions."
+            f"{settings.measured:,} decisions{_and_exchanges(source)}."
         )
+    yield from _about_exchanges(tally.exchanges())
     if len(tally.subgroups) > MOST_SUBGROUPS:
         yield f"Only the {MOST_SUBGROUPS} largest of {len(tally.subgroups):,} subgroups are shown."
     if len(tally.sets) >= MOST_SETS:
@@ -541,6 +543,22 @@ def _self_check(tally: Tally, settings: AuditSettings) -> str:
         f"those proved furthest of each {settings.chunk:,} rows first ({100 * settings.checked:g} "
         f"%, at least {checking.LEAST}), were attacked inside it: no reason was replaced."
     )
+
+
+def _and_exchanges(source: Source) -> str:
+    return ", and so was the exchange agreement" if source.columns.exchangeable else ""
+
+
+def _about_exchanges(found: Mapping[str, Any]) -> Iterator[str]:
+    """What slopes do not say about exchanges of categories, and of whom that is not known."""
+    agreement, size = found["exchange agreement"], found["exchange size"]
+    if agreement is not None and (said := doubt(agreement, size)):
+        yield said
+    if without := found["without exchanges"]:
+        yield (
+            f"{without:,} of the decisions measured offer too few exchanges of categories to be "
+            "ordered, or none that does anything: the exchange agreement is that of the others."
+        )
 
 
 def _of_table(source: Source) -> str:

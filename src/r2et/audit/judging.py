@@ -29,6 +29,7 @@ from r2et.explainers import (
     slope,
 )
 from r2et.gauge import gauge_free
+from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.thickness import thickness
@@ -57,7 +58,8 @@ class AuditSettings:
     `tolerance` is the length at which a verdict is given, `epsilons` those of the curves. `radii`
     are sought for "all" decisions, for "none", where a certificate at each of `epsilons` must do,
     or for those of tables up to 20,000 rows ("auto"). `measured` rows, the first ones, get the
-    measures that cost most: thickness, faithfulness and flippable predictions. `chunk` rows are
+    measures that cost most: thickness, faithfulness, flippable predictions and exchange agreement.
+    `chunk` rows are
     audited at a time, and what is found out about them is kept: 256 unless given, 2048 without an
     attack. `rows` leaves out all but the first ones. `checked` is the share of the decisions with a
     proof that are attacked inside their radii, those proved furthest first (`r2et.audit.checking`).
@@ -587,4 +589,18 @@ class Judge:
             for name, measure in (("dffot", dffot), ("comp", comp), ("suff", suff))
         }
         flippable = flip_attack(radius=settings.tolerance, threat=self.region)(model, x, y)
-        return {"thickness": thick.value, **faithful, "flippable": flippable.double()}
+        return {
+            "thickness": thick.value,
+            **faithful,
+            "flippable": flippable.double(),
+            **self._exchanges(x, y),
+        }
+
+    def _exchanges(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """What slopes say about exchanges of categories, those that are held fixed included."""
+        groups = self.columns.exchangeable
+        if not groups:
+            return {}
+        off, on = (self.columns.scale.apply(torch.full_like(x[0], value)) for value in (0.0, 1.0))
+        found = exchange_agreement(self.subject.model, x, y, groups, off=off, on=on)
+        return {"exchange agreement": found.order, "exchange size": found.size}

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from r2et.data.dataset import Feature, Part, Scale, Split, check_names
+from r2et.data.dataset import Feature, Part, Scale, Split, check_names, exchangeable
 from r2et.drawing import Look
 from r2et.explainers import shaped
 from r2et.naming import nearest
@@ -79,6 +79,11 @@ class Columns:
             for numbers in self.groups.values()
             if len(numbers) > 1 and self.features[numbers[0]].kind == "category"
         )
+
+    @property
+    def exchangeable(self) -> tuple[tuple[int, ...], ...]:
+        """The column numbers of each attribute whose value is one of several words."""
+        return () if self.counts else exchangeable(self.features)
 
     @property
     def immutable(self) -> list[str]:

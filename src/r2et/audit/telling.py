@@ -15,7 +15,10 @@ from r2et.data.dataset import MISSING, SHOWN, Feature, in_words, plain
 from r2et.drawing import drawn
 
 MOST_CHANGES = 40
-MEASURES = ("thickness", "dffot", "comp", "suff", "flippable")
+MEASURES = (
+    *("thickness", "dffot", "comp", "suff", "flippable"),
+    *("exchange agreement", "exchange size"),
+)
 
 Row = dict[str, Any]
 
@@ -196,7 +199,9 @@ def _finite(value: float) -> float | None:
 
 
 def _at(values: Tensor | None, i: int) -> float | None:
-    return float(values[i]) if values is not None and i < len(values) else None
+    """One value, None where there is none or it could not be measured."""
+    found = float(values[i]) if values is not None and i < len(values) else math.nan
+    return None if math.isnan(found) else found
 
 
 def value_in_words(feature: Feature, value: float) -> str:

@@ -122,6 +122,7 @@ class Tally:
             "ties": self.ties,
             "flippable": self._mean("flippable"),
             "null share": self._mean("null share"),
+            **self.exchanges(),
             "swaps": [
                 {"left": left, "entered": entered, "count": count}
                 for (left, entered), count in sorted(
@@ -139,6 +140,20 @@ class Tally:
             return None
         count, total, _ = self.measured[name]
         return total / count
+
+    def exchanges(self) -> dict[str, Any]:
+        """What slopes say about exchanges of categories, and how many decisions had none to order.
+
+        None where it was measured of no decision.
+        """
+        known = "exchange agreement" in self.measured
+        return {
+            **{name: self._mean(name) for name in ("exchange agreement", "exchange size")},
+            "without exchanges": self.measured["thickness"][0]
+            - self.measured["exchange agreement"][0]
+            if known
+            else None,
+        }
 
     def _auc(self) -> float | None:
         labels = np.array(self.labels)

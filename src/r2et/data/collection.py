@@ -43,6 +43,7 @@ class Collection:
     explained_channels: bool = True
 
     one_hot: tuple[tuple[int, ...], ...] = ()
+    exchangeable: tuple[tuple[int, ...], ...] = ()
     numeric: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

@@ -142,6 +142,11 @@ class Dataset:
         return tuple(map(tuple, members.values()))
 
     @property
+    def exchangeable(self) -> tuple[tuple[int, ...], ...]:
+        """The column numbers of each attribute whose value is one of several words."""
+        return exchangeable(self.features)
+
+    @property
     def numeric(self) -> tuple[int, ...]:
         """The column numbers of the numeric features."""
         return tuple(i for i, feature in enumerate(self.features) if feature.kind == "numeric")
@@ -194,6 +199,22 @@ class Dataset:
         for feature, value in zip(self.features, raw_row.tolist(), strict=True):
             members[feature.group].append((feature, value))
         return {group: in_words(columns) for group, columns in members.items()}
+
+
+def exchangeable(features: Sequence[Feature]) -> tuple[tuple[int, ...], ...]:
+    """The columns of each attribute that has one of several words as its value.
+
+    Those of a category, or a 0/1 column by itself; the mark of a missing number is no such value.
+    """
+    members: dict[str, list[int]] = {}
+    for number, feature in enumerate(features):
+        members.setdefault(feature.group, []).append(number)
+    return tuple(
+        tuple(numbers)
+        for numbers in members.values()
+        if {features[number].kind for number in numbers}
+        == {"category" if len(numbers) > 1 else "binary"}
+    )
 
 
 def check_shapes(dataset: Dataset) -> None:

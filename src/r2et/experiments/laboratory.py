@@ -44,6 +44,7 @@ from r2et.explainers import (
     predicted,
     slope,
 )
+from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.statistics import auc
 from r2et.naming import nearest
@@ -114,6 +115,8 @@ class Findings:
     examples_auc: tuple[float, float] | None
     """On the attacked examples before and after, None if they are all of one class."""
     null_share: float
+    exchanges: MeanAgreement | None
+    """What slopes say about exchanges of categories, None if there are none."""
     ties: float
     distinct_sets: int
     fresh: Sequence[float] | None
@@ -329,6 +332,9 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         if len(truth.unique()) > 1
         else None,
         null_share=float(null_share(margins.flatten(1), split.dataset.one_hot).mean()),
+        exchanges=exchange_agreement(
+            model, x, y, split.dataset.exchangeable, explain=explain
+        ).mean(),
         ties=float(ties(curve.before, settings.k).double().mean()),
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),

@@ -20,6 +20,7 @@ from r2et.experiments.tables import (
     contests,
     is_rival,
     is_variant,
+    measures_shown,
     published_in,
     published_labels,
     summarise,
@@ -38,6 +39,7 @@ CONTROL_KEYS = (
     "er last precision@k",
     "distinct sets",
     "null share",
+    "exchange agreement",
     "flippable",
 )
 CONTROLS = tuple(column for key in CONTROL_KEYS for column in COLUMNS if column.key == key)
@@ -344,7 +346,7 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
         headings += [f"{quantity.heading} ours", "published"]
     headings.append("failed seeds")
     # What no line has a number for, such as null shares of pictures, is left out.
-    had = {key for line in table.lines for each in line.controls for key in each}
+    had = measures_shown(key for line in table.lines for each in line.controls for key in each)
     controls = [column for column in CONTROLS if column.key in had]
     headings += [_control_heading(column) for column in controls]
     strong = set()
@@ -538,6 +540,8 @@ BESIDE: tuple[tuple[str, str, Style], ...] = (
     ("distinct sets", "Distinct top-k sets among the attacked examples (one: everybody is given "
      "the same reasons)", "count"),
     ("null share", "Share of the squared slope where real data cannot vary, %", "share"),
+    ("exchange agreement", "How far slopes order exchanges of categories as the score does (1: the "
+     "same order, 0: none)", "number"),
     ("flippable", "Decisions that {} of the attack's budget can turn over, %", "share"),
     ("saliency norm", "Size of the explanations, sum of |I|", "number"),
     ("tie", "Explanations whose k-th place is a tie, %", "share"),

@@ -1,12 +1,13 @@
 """Tables: what the rows of a run say about its methods. Functions of rows; no model is seen."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+from r2et.metrics.exchanges import doubt
 from r2et.metrics.statistics import Mean, mean_with_interval, paired_test
 
 Row = Mapping[str, Any]
@@ -24,6 +25,7 @@ OURS = "steadfast"  # what the names of our own methods start with
 NO_RIVALS = (LINEAR, "thickness")  # a control, and what R2ET approximates
 
 CHANGED = "changed predictions"
+EXCHANGES = "exchange agreement"
 PUBLISHED_AS = {"cifar10": "CIFAR-10", "oct": "ROCT", "abide": "ADHD", "cnp": "BP"}
 """The column of the papers that a data set stands in, where it goes by another name."""
 SELECTED_BY = {"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}
@@ -184,6 +186,24 @@ COLUMNS: tuple[Column, ...] = (
         better="lower",
     ),
     Column(
+        key=EXCHANGES,
+        heading="Exchanges agree",
+        group=CONTROLS,
+        line="How far the slopes order the exchanges of categories that a person could make as the "
+        "score does: 1 is the same order, 0 none, and then the reasons say nothing about them.",
+        style="number",
+        better="higher",
+    ),
+    Column(
+        key="exchange size",
+        heading="Exchange size",
+        group=CONTROLS,
+        line="What the slopes say that exchanges of categories do against what these do, the "
+        "smaller over the larger: 1 is equal, and near 0 the slopes are of something else.",
+        style="number",
+        better="higher",
+    ),
+    Column(
         key="distinct sets",
         heading="Distinct sets",
         group=CONTROLS,
@@ -265,6 +285,25 @@ def measures_of(row: Row) -> dict[str, float]:
         if name.endswith(" sen") and not name.endswith("last sen")
     ]
     return measures | ({CHANGED: max(changed)} if changed else {})
+
+
+def measures_shown(names: Iterable[str]) -> set[str]:
+    """The measures for which a table has a column if its rows hold these.
+
+    Where there are categories, that is exchanges always: rows that have no number show that.
+    """
+    found = {*names}
+    return found | {EXCHANGES} if "null share" in found else found
+
+
+def exchange_doubts(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each method whose slopes say nothing about exchanges of categories."""
+    found = []
+    for summary in summarise(rows, (EXCHANGES, "exchange size")):
+        means = [mean.value for mean in summary.means.values()]
+        if len(means) == 2 and (said := doubt(*means)):
+            found.append(f"{summary.label}: {said}")
+    return found
 
 
 def passed_rows(rows: Sequence[Row], method: str | None = None) -> list[Row]:

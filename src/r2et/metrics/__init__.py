@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from r2et import ranking
 from r2et.explainers import Explainer, check_inputs
+from r2et.gauge import OneHot
 from r2et.inputs import joined, packed
-from r2et.metrics import agreement, faithfulness, sensitivity, thickness
+from r2et.metrics import agreement, exchanges, faithfulness, sensitivity, thickness
 
 __all__ = ["METRICS", "Case", "Metric"]
 
@@ -19,7 +20,8 @@ class Case:
     """Examples with their attacked forms and both saliencies: all that a metric may look at.
 
     `sizes`, `baseline` and `groups` say what removing features means, as in `faithfulness`;
-    `probes`, from how many random directions the Hessian norm is estimated, exact without.
+    `probes`, from how many random directions the Hessian norm is estimated, exact without;
+    `categories`, which columns are the values of one attribute, as in `exchanges`.
     """
 
     model: nn.Module
@@ -34,6 +36,7 @@ class Case:
     baseline: float | Tensor = 0.0
     groups: tuple[int, ...] | None = None
     probes: int | None = None
+    categories: OneHot = ()
 
     @classmethod
     def of(
@@ -49,6 +52,7 @@ class Case:
         baseline: float | Tensor = 0.0,
         groups: tuple[int, ...] | None = None,
         probes: int | None = None,
+        categories: OneHot = (),
     ) -> Self:
         """A case whose saliencies `before` and `after` (B, n) are computed here, once.
 
@@ -78,6 +82,7 @@ class Case:
             baseline=baseline,
             groups=groups,
             probes=probes,
+            categories=categories,
         )
 
 
@@ -150,6 +155,12 @@ def _thickness(case: Case) -> Tensor:
     ).value
 
 
+def _exchanges(case: Case) -> exchanges.Agreement:
+    return exchanges.exchange_agreement(
+        case.model, case.x, case.y, case.categories, explain=case.explain
+    )
+
+
 METRICS: dict[str, Metric] = {
     "precision@k": Metric(
         measure=_precision,
@@ -215,5 +226,15 @@ METRICS: dict[str, Metric] = {
         measure=_thickness,
         better="higher",
         line="Share of top-k pairs still in order on the way to the attacked input.",
+    ),
+    "exchange agreement": Metric(
+        measure=lambda case: _exchanges(case).order,
+        better="higher",
+        line="How well slopes order the exchanges of categories that a person could make.",
+    ),
+    "exchange size": Metric(
+        measure=lambda case: _exchanges(case).size,
+        better="higher",
+        line="What slopes say exchanges of categories do and what they do, smaller over larger.",
     ),
 }

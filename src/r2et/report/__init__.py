@@ -14,6 +14,7 @@ from r2et.experiments.tables import (
     BEST,
     COLUMNS,
     CONTROLS,
+    EXCHANGES,
     LINEAR,
     PUBLISHED_ATTACKS,
     SELECTED_BY,
@@ -25,10 +26,12 @@ from r2et.experiments.tables import (
     chosen_methods,
     chosen_rows,
     comparisons,
+    exchange_doubts,
     is_ours,
     is_steady,
     is_variant,
     measures_of,
+    measures_shown,
     names_chosen,
     paired,
     passed_rows,
@@ -388,6 +391,9 @@ def report_html(
         told_seed=told,
         buys=first.get("change buys", []),
         alarms=alarm_lines(measured),
+        doubts=exchange_doubts(measured),
+        exchanged=any(column.key == EXCHANGES for column in columns),
+        without=max(measures_of(row).get("without exchanges", 0.0) for row in measured),
         doubled=last_doublings(measured),
         decisions=decisions(rows, told),
         shown_methods=decision_methods(rows, told),
@@ -414,7 +420,7 @@ def columns_shown(rows: Sequence[Row]) -> tuple[Column, ...]:
 
     Those of one group stand side by side.
     """
-    had = {name for row in rows for name in measures_of(row)}
+    had = measures_shown(name for row in rows for name in measures_of(row))
     found = [column for column in (*COLUMNS, *LATER_COLUMNS) if column.key in had]
     groups = list(dict.fromkeys(column.group for column in found))
     return tuple(sorted(found, key=lambda column: groups.index(column.group)))

@@ -336,7 +336,8 @@ def measures(audit: Record) -> list[dict[str, Any]]:
         missing: str = NOT_MEASURED,
     ) -> Callable[[Record], str]:
         def text(model: Record) -> str:
-            value = (model[name] or {}).get(part) if part else model[name]
+            # Records of earlier versions have no exchanges.
+            value = (model[name] or {}).get(part) if part else model.get(name)
             if value is None:
                 return missing if sum(model["counts"].values()) else NOT_MEASURED
             return show(value)
@@ -371,6 +372,7 @@ def measures(audit: Record) -> list[dict[str, Any]]:
          "there the reasons are the lesser worry.", of("flippable", percent)),
         ("Null share", "Share of the model's slope in directions in which real data cannot vary. "
          "Steadiness that comes from there is worth nothing.", of("null share", percent)),
+        *_exchanges(models, of),
         ("Thickness, mean", "How clearly the reasons lead over the other features around a "
          "decision: 1 is always, 0 never.", of("thickness", part="mean")),
         ("Thickness, least", "The same for the decision that leads least.",
@@ -388,6 +390,22 @@ def measures(audit: Record) -> list[dict[str, Any]]:
         {"name": name, "says": says, "values": [show(model) for model in models]}
         for name, says, show in table
     ]
+
+
+def _exchanges(
+    models: Sequence[Record], of: Callable[..., Callable[[Record], str]]
+) -> list[tuple[str, str, Callable[[Record], str]]]:
+    """What slopes say about exchanges of categories, where the data have any."""
+    known = ("null share", "exchange agreement")
+    if all(model.get(name) is None for model in models for name in known):
+        return []
+    return [
+        ("Exchange agreement", "How far the slopes order the exchanges of categories that a person "
+         "could make as the score does: 1 is the same order. Near 0 the reasons say nothing about "
+         "them, however steady.", of("exchange agreement")),
+        ("Exchange size", "What the slopes say that exchanges do against what these do, the "
+         "smaller over the larger: 1 is equal.", of("exchange size")),
+    ]  # fmt: skip
 
 
 def told(audit: Record, decision: Record) -> dict[str, Any]:
