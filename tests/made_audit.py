@@ -275,6 +275,9 @@ def _model(name: str, place: int, told: list[Audit], *, attack: bool) -> Audit:
         "ties": 0,
         "flippable": 0.173 - 0.02 * place,
         "null share": 0.09,
+        "exchange agreement": 0.921,
+        "exchange size": 0.815,
+        "without exchanges": 0,
         "swaps": [
             {"left": left, "entered": entered, "count": count}
             for (left, entered), count in swaps.most_common(20)

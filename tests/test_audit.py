@@ -298,7 +298,7 @@ KEYS = {
     "features": "name|unit|group|immutable",
     "models": "name|auc|accuracy|counts|curve|median certified radius|median broken radius|"
     "thickness|faithfulness|distinct sets|ties|flippable|null share|swaps|subgroups|preflight|"
-    "notes",
+    "notes|exchange agreement|exchange size|without exchanges",
     "counts": "certified|broken|undetermined",
     "curve": f"epsilons|{PRECISIONS}|certified share|unbroken share",
     "preflight": "problem|effect|repair",
@@ -340,6 +340,8 @@ def test_measures_are_of_the_first_rows_and_said_to_be(cancer: Audit) -> None:
     assert set(model["faithfulness"]) == {"dffot", "comp", "suff"}
     assert 0 <= model["flippable"] <= 1
     assert model["null share"] is None  # no one-hot group
+    assert model["exchange agreement"] is model["exchange size"] is None
+    assert "exchange" not in " ".join(model["notes"])
     assert any("first 20 decisions" in note for note in model["notes"])
     assert model["preflight"] == []  # the attack follows smooth copies of its kinks
 

@@ -100,6 +100,8 @@ def test_every_measure_is_the_number_of_its_model() -> None:
         "Ties": lambda model: "0",
         "Flippable": lambda model: f"{100 * model['flippable']:.1f} %",
         "Null share": lambda model: "9.0 %",
+        "Exchange agreement": lambda model: "0.921",
+        "Exchange size": lambda model: "0.815",
         "Thickness, mean": lambda model: f"{model['thickness']['mean']:.3f}",
         "Flips without its reasons (DFFOT)": lambda model: "0.213",
     }
@@ -216,6 +218,7 @@ def test_what_is_missing_is_said_to_be_missing() -> None:
     audit["models"][0] |= dict.fromkeys(
         ("auc", "accuracy", "thickness", "faithfulness", "flippable", "null share"), None
     )
+    audit["models"][0] |= dict.fromkeys(("exchange agreement", "exchange size"), None)
     audit["models"][0] |= {"preflight": [], "notes": [], "swaps": [], "subgroups": []}
     for decision in audit["decisions"]:
         decision |= {"id": None, "label": None, "subgroup": {}, "weakest": None}
@@ -224,6 +227,15 @@ def test_what_is_missing_is_said_to_be_missing() -> None:
     for absent in ("In the data", "target “", "gauge-free", "Held fixed", "To know beforehand"):
         assert absent not in words
     assert "No reason was seen to leave." in words
+
+
+def test_exchanges_are_shown_where_there_are_categories_only() -> None:
+    audit = made_audit(5)
+    [model] = audit["models"]
+    del model["exchange agreement"], model["exchange size"]  # a record of an earlier version
+    assert "Exchange agreement not measured" in words_of(audit)
+    model["null share"] = None
+    assert "xchange" not in words_of(audit)
 
 
 def test_reasons_that_can_never_change_are_told_so() -> None:

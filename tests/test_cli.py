@@ -408,6 +408,8 @@ def test_attack_prints_the_curve_and_what_would_expose_it(attack) -> None:
         "AUC 0.",
         "among the examples",
         "Null share",
+        "Exchange agreement 0.",
+        "Exchange size 0.",
     ):
         assert part in shown
     assert max(map(len, lines)) < 200

@@ -111,6 +111,9 @@ OF_A_MODEL = {
     "tie": (0.0, 1.0),
     "flippable": (0.0, 1.0),
     "null share": (0.0, 1.0),
+    "exchange agreement": (0.3, 1.0),
+    "exchange size": (0.3, 1.0),
+    "without exchanges": (0.0, 0.0),
     "gaussian thickness": (0.0, 1.0),
     "least gaussian thickness": (0.0, 1.0),
     "distinct sets": (1.0, 40.0),
@@ -133,7 +136,7 @@ def test_every_measure_is_within_its_range() -> None:
 def test_intervals_hold_their_means() -> None:
     found = row()
     attacks = (*EVALUATED, "applicant")
-    single = {"clean AUC", "distinct sets", "last doubling"}
+    single = {"clean AUC", "distinct sets", "last doubling", "without exchanges"}
     single |= {f"{name} attacked AUC" for name in attacks}
     assert found["intervals"].keys() == found["measures"].keys() - single
     for name, (low, high) in found["intervals"].items():

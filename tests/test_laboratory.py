@@ -292,6 +292,7 @@ def made(precision: Tensor, **changes: Any) -> Findings:
         "clean_auc": 0.9,
         "examples_auc": None,
         "null_share": 0.0,
+        "exchanges": None,
         "ties": 0.0,
         "distinct_sets": 1,
         "fresh": None,
@@ -357,6 +358,9 @@ def test_an_attack_on_a_model_is_told_whole(
     assert set(strong.members()) >= {"random points", "pairs"}
     assert 1 <= strong.distinct_sets <= 4
     assert 0 <= strong.null_share <= 1
+    assert strong.exchanges is not None
+    assert 0.3 < strong.exchanges.order <= 1
+    assert strong.exchanges.without == 0
     double, x, _ = rows(model, split)
     assert strong.clean_auc == auc(double, split.test.x.double(), split.test.y)
     truth = split.test.y[:COUNT]

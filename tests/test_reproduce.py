@@ -206,6 +206,7 @@ def test_a_table_as_text() -> None:
         "P@k strong, %",
         "Distinct sets",
         "Null share, %",
+        "Exchanges agree",
         "Flippable, %",
     ]
     assert (controls["P@k strong, %"], controls["Distinct sets"]) == ("70.0", "20")

@@ -94,13 +94,23 @@ def a_case(**changes: Any) -> Case:
 
 def part(case: Case, rows: slice) -> Case:
     return Case.of(
-        case.model, case.explain, case.x[rows], case.attacked[rows], case.y[rows], case.k
+        case.model,
+        case.explain,
+        case.x[rows],
+        case.attacked[rows],
+        case.y[rows],
+        case.k,
+        categories=case.categories,
     )
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_gives_each_example_its_own_value(name: str) -> None:
     case, measure = a_case(), METRICS[name].measure
+    if name.startswith("exchange"):
+        categories = torch.eye(5).double()[torch.arange(5)]
+        case = a_case(x=torch.cat([case.x[:, :1], categories], 1), categories=[range(1, 6)])
+        assert measure(a_case()).isnan().all(), "without categories nothing is measured"
     together = measure(case)
     assert together.shape == (5,)
     assert together.dtype == torch.float64

@@ -72,6 +72,8 @@ def made_row(
             "saliency norm": 3.0,
             "flippable": 0.1,
             "null share": 0.2,
+            "exchange agreement": 0.92,
+            "exchange size": 0.81,
             "distinct sets": 10.0,
             "tie": 0.0,
             "er sen": 0.0,

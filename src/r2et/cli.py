@@ -833,12 +833,15 @@ def _findings_in_words(findings: Findings) -> Iterator[str]:
         "columns cannot vary."
     )
     if (exchanges := findings.exchanges) is not None:
-        left_out = f" {_count(exchanges.without, 'example')} without enough of them left out."
+        left_out = f"; {_count(exchanges.without, 'example')} with too few of them left out"
         yield (
             f"Exchange agreement {exchanges.order:.2f}: how far the slopes order the exchanges of "
-            "categories that a person could make as the score does; 1 is the same order, 0 none. "
-            f"Size {exchanges.size:.2f}: what they say exchanges do against what these do, the "
-            f"smaller over the larger.{left_out * bool(exchanges.without)}"
+            "categories that a person could make as the score does; 1 is the same order, 0 none"
+            f"{left_out * bool(exchanges.without)}."
+        )
+        yield (
+            f"Exchange size {exchanges.size:.2f}: what the slopes say that exchanges do against "
+            "what these do, the smaller over the larger."
         )
         if said := doubt(exchanges.order, exchanges.size):
             yield said
