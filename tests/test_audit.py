@@ -702,6 +702,63 @@ def test_several_models_stand_side_by_side(cancer_net: nn.Sequential) -> None:
     assert all(name in page for name in models)
 
 
+class Tent(nn.Module):
+    """A network that gains steep slopes between 0 and 1 of some columns, and no other answer."""
+
+    def __init__(self, heights: torch.Tensor) -> None:
+        super().__init__()
+        self.inner = tiny_mlp(d=7, activation=nn.Softplus)
+        self.heights = nn.Parameter(heights)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        extra = torch.minimum(x, 1 - x) @ self.heights
+        logits: torch.Tensor = self.inner(x) + torch.stack([torch.zeros_like(extra), extra], dim=-1)
+        return logits
+
+
+def jobs(count: int) -> Table:
+    draw = torch.Generator().manual_seed(1)
+    job = torch.eye(5)[torch.randint(5, (count,), generator=draw)]
+    names = ["a", "b", *(f"job: {each}" for each in "vwxyz")]
+    return Table(
+        x=torch.cat([torch.rand(count, 2, generator=draw), job], dim=1),
+        names=names,
+        groups={"job": names[2:]},
+    )
+
+
+def test_an_audit_says_when_slopes_say_nothing_about_exchanges(tmp_path: Path) -> None:
+    heights = torch.tensor([0.0, 0.0, 40.0, -10.0, 20.0, -30.0, 35.0]).double()
+    table = jobs(30)
+    models = {"honest": Tent(0 * heights), "tent": Tent(heights)}
+    found = audit(models, table, k=2, attack="none", measured=20, out=tmp_path / "out")
+    honest, tent = found.models
+    assert honest["exchange agreement"] > 0.8
+    assert not any("exchanges of categories" in note for note in honest["notes"])
+    assert abs(tent["exchange agreement"]) < 0.5
+    assert tent["exchange size"] < 0.2
+    [said] = [note for note in tent["notes"] if "exchanges of categories" in note]
+    assert said.startswith("These slopes say nothing")
+    assert said in Outline(audit_html(found.record)).words
+    rows = rows_of(tmp_path / "out" / "decisions.csv")
+    measured = [row["exchange agreement"] for row in rows if row["model"] == "1"]
+    assert [bool(each) for each in measured] == [True] * 20 + [False] * 10
+    mean = sum(map(float, measured[:20])) / 20
+    assert tent["exchange agreement"] == pytest.approx(mean)
+    assert tent["without exchanges"] == 0
+
+
+def test_decisions_without_exchanges_are_left_out_and_counted() -> None:
+    table = jobs(30)
+    table.x[:4, 2:] = 0.0  # of no job
+    [model] = audit(Tent(torch.zeros(7).double()), table, k=2, attack="none").models
+    assert model["without exchanges"] == 4
+    assert any("4 of the decisions measured offer too few" in note for note in model["notes"])
+    table.x[:, 2:] = 0.0
+    [model] = audit(Tent(torch.zeros(7).double()), table, k=2, attack="none").models
+    assert model["exchange agreement"] is model["without exchanges"] is None
+
+
 def test_three_classes_and_gauge_free_reasons() -> None:
     net = tiny_mlp(d=6, classes=3, activation=nn.Softplus)
     draw = torch.Generator().manual_seed(1)
@@ -1385,7 +1442,10 @@ def test_the_command_writes_a_report(
     assert record["models"][1]["counts"] == counts
     assert sum(counts.values()) == record["data"]["rows"] == 20
     line = next(line for line in out.splitlines() if line.split()[:1] == ["net"])
-    assert line.split()[1:] == [str(counts[name]) for name in VERDICTS]
+    agreement = record["models"][0]["exchange agreement"]
+    assert line.split()[1:] == [*(str(counts[name]) for name in VERDICTS), f"{agreement:.2f}"]
+    assert 0.5 < agreement <= 1
+    assert "Exchanges agree: how far the slopes order" in out
     assert str(tmp_path / "out" / "audit.html") in out
     page = (tmp_path / "out" / "audit.html").read_text(encoding="utf-8")
     assert Outline(page).tags.count("script") == 2

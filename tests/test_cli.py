@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from made_results import row_of
 from r2et.attacks import HANDLERS, Budget
 from r2et.cli import main
 from r2et.data import load
@@ -109,6 +110,35 @@ def test_run_prints_a_table_and_writes_everything(r2et, recipe: Path, tmp_path: 
     assert code == 0
     assert json.loads(shown) == lines
     assert (out / "report.html").stat().st_size > 10_000
+
+
+def test_the_table_says_whose_slopes_say_nothing_about_exchanges(r2et, tmp_path: Path) -> None:
+    rows = [row_of(method, 0, kept=0.9) for method in ("vanilla", "r2et", "r2et-noh")]
+    for row in rows:
+        row["decisions"] = []
+    rows[1]["measures"] |= {"exchange agreement": 0.11}
+    del rows[2]["measures"]["exchange agreement"]  # measured by an earlier version
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "results.jsonl").write_text(text)
+    code, shown, err = r2et("report", tmp_path)
+    assert code == 0, err
+    words = " ".join(shown.split())
+    assert "R2ET: These slopes say nothing about exchanges of categories" in words
+    assert words.count("These slopes") == 1
+    controls = shown.split("What would expose a hollow number")[1].splitlines()
+    of = {line.split()[0]: line for line in reversed(controls) if line.strip()}
+    assert "0.92" in of["Vanilla"]
+    assert "–" not in of["Vanilla"]
+    assert "–" in of["R2ET\\H"]
+    for row in rows:
+        measures = row["measures"].items()
+        row["measures"] = {name: value for name, value in measures
+                           if "exchange" not in name and name != "null share"}  # fmt: skip
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "results.jsonl").write_text(text)
+    code, shown, err = r2et("report", tmp_path)
+    assert code == 0, err
+    assert "xchange" not in shown
 
 
 def test_more_seeds_add_rows_to_those_there(r2et, recipe: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from r2et.evaluation import (
     task_of,
 )
 from r2et.explainers import gradient, predicted, smooth_grad
+from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS
@@ -472,6 +473,17 @@ def test_the_null_share_of_a_model_is_that_of_its_margin() -> None:
     (slope,) = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), x)
     slow = slow_null_share(slope, [[0, 1, 2], [3, 4, 5, 6]])
     assert row()["measures"]["null share"] == pytest.approx(sum(slow) / 40)
+
+
+def test_exchanges_are_those_of_the_attacked_examples() -> None:
+    model = copy.deepcopy(network()).double().eval()
+    x = split().test.x[:40].double()
+    categories = split().table.exchangeable
+    assert len(categories) == 2 + 4
+    found = exchange_agreement(model, x, predicted(model, x), categories)
+    measures = row()["measures"]
+    assert measures["exchange agreement"] == pytest.approx(float(found.order.mean()))
+    assert measures["exchange size"] == pytest.approx(float(found.size.mean()))
 
 
 # --- decisions in words -----------------------------------------------------------------------

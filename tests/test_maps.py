@@ -171,6 +171,8 @@ def rows_of(kind: str, **more: Any) -> list[dict[str, Any]]:
         row = row_of(method, 0, kept=0.5 if method == "vanilla" else 0.9)
         for name in ("applicant precision@k", "null share", "mse precision@k", "mse sen"):
             del row["measures"][name]
+        for name in ("exchange agreement", "exchange size", "without exchanges"):
+            del row["measures"][name]
         row["measures"] |= {"noise precision@k": 0.71, "er last precision@k": 0.45}
         row["measures"]["er last sen"] = 0.3
         row["radii"] = {"attack": 5 / 255, "decision": 1.0, "flippable": 1 / 255, "norm": "linf"}
@@ -194,7 +196,8 @@ def test_a_report_shows_what_is_drawn(kind: str) -> None:
     assert "P@8 noise" in page
     assert "71.0" in page
     assert "Changed, last" in page
-    for absent in ("applicant", "Null share", "Gauge freedom", "scaled units", "a person could"):
+    absent_words = ("applicant", "Null share", "Gauge freedom", "scaled units", "a person could")
+    for absent in (*absent_words, "xchange"):
         assert absent not in page.split("<style>")[0] + page.split("</style>")[1]
     thing = {"network": "no edge by more than 0.0196"}.get(kind, "no pixel by more than 5/255")
     assert thing in page

@@ -149,6 +149,7 @@ def test_a_sweep_measures_the_control_and_every_method(swept: Any) -> None:
         assert measures["er sen"] == measures["strong sen"] == 0
         assert ("within-class AUC" in measures) == (name == "brains")
         assert "null share" not in measures
+        assert not any("exchange" in name for name in measures)
         assert row["radii"]["norm"] == "linf"
         assert row["stand_in"] == drawn(name).stand_in
         assert len(row["decisions"]) == 2

@@ -110,6 +110,32 @@ def test_the_page_is_well_formed_and_holds_every_section() -> None:
         assert words in outline.words
 
 
+def test_slopes_that_say_nothing_about_exchanges_are_called_so() -> None:
+    rows = made_rows()
+    assert "Exchanges agree" in Outline(page_of(rows)).words
+    assert "say nothing about exchanges" not in page_of(rows)
+    for row in rows:
+        if row["method"] == "r2et":
+            row["measures"] |= {"exchange agreement": 0.08, "without exchanges": 0.25}
+    words = Outline(page_of(rows)).words
+    assert "R2ET: These slopes say nothing about exchanges of categories" in words
+    assert "Vanilla: These slopes" not in words
+    assert "left out: up to 25.0 %" in words
+
+
+def test_rows_from_before_exchanges_were_measured_show_a_dash() -> None:
+    rows = made_rows()
+    for row in rows:
+        for name in ("exchange agreement", "exchange size"):
+            del row["measures"][name]
+    words = Outline(page_of(rows)).words
+    assert "Exchanges agree" in words
+    assert "Exchange size" not in words
+    for row in rows:
+        del row["measures"]["null share"]
+    assert "xchange" not in Outline(page_of(rows)).words
+
+
 def test_the_page_asks_for_nothing_else() -> None:
     text = page_of(made_rows(), source="doi 10.1000/1")
     outline = Outline(text)
