@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench strength cheaper certificates stream results lint clean
+.PHONY: run test slow bench strength exchange cheaper certificates stream results lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ bench: $(VENV)/.usable
 
 strength: $(VENV)/.usable
 	$(BIN)/python benchmarks/strength.py
+
+exchange: $(VENV)/.usable
+	$(BIN)/python benchmarks/exchanges.py $(ARGS)
 
 cheaper: $(VENV)/.usable
 	$(BIN)/python benchmarks/cheaper.py
