@@ -1,8 +1,8 @@
 """Whether slopes say what an exchange of categories does: methods and fakes side by side.
 
 Networks trained to convergence on each split, measured on 200 validation rows; two fakes of Vanilla
-that give the same answer on every real row. Prints means over splits. `python
-benchmarks/exchanges.py` takes about three minutes of one core for Adult.
+that give the same answer on every real row. Prints means over the splits so far. `python
+benchmarks/exchanges.py` takes about two minutes of one core for Adult.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def measured(model: nn.Module, split: Split) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="adult", help="adult, bank or compas")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     recipe = load_recipe("converged", chosen.data)
@@ -91,14 +91,18 @@ def main() -> None:
         models |= tents(models["Vanilla"], split)
         for name, model in models.items():
             found.setdefault(name, []).append(measured(model, split))
-    print(f"{chosen.data}, {chosen.seeds} splits, validation rows")
+        show(f"\n{chosen.data}, mean of {seed + 1} splits, validation rows", found)
+
+
+def show(title: str, found: dict[str, list[list[float]]]) -> None:
+    """Print the means so far, a line for each network."""
     headings = ("AUC", f"P@{K}, eps {RADIUS:g}", "null share", "agreement", "size", "believed")
-    print(f"{'':<30}" + "".join(f"{heading:>13}" for heading in headings))
+    print(f"{title}\n{'':<30}" + "".join(f"{heading:>13}" for heading in headings))
     for name, rows in found.items():
         means = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
         shown = [f"{means[0]:.4f}", *(f"{each:.1f}" for each in means[1:3])]
         shown += [*(f"{each:.2f}" for each in means[3:]), "no" if doubt(*means[3:]) else "yes"]
-        print(f"{name:<30}" + "".join(f"{each:>13}" for each in shown))
+        print(f"{name:<30}" + "".join(f"{each:>13}" for each in shown), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ LEAST_AGREEMENT = 0.5
 """Below this mean agreement slopes are said to tell nothing about exchanges.
 
 Half way between slopes that order exchanges as the score does (1) and slopes that know nothing of
-them (0). Ordinary networks reach .66 (Bank) to .96, those trained for stability .79 and more, and
-tents over all categories less than .5 (docs/threat-models.md).
+them (0). Ordinary networks reach .63 (Bank) to .96, those trained for stability .79 and more, and
+tents over all categories .13 at most (docs/attacks.md).
 """
 LEAST_SIZE = 1 / 3
 """Below this mean size likewise: the slopes say three times what exchanges do, or a third of it.
 
 Ranks alone miss a tent over a single attribute, which keeps the order within it and that of all
-others. Ordinary and trained networks reach .56 and more, tents that hold the top k .25 at most.
+others. Ordinary and trained networks reach .56 and more, tents that hold the top k .02 at most.
 """
 LEAST_EXCHANGES = 3  # of two, any order agrees with the true one half of the time
 MOST_EXCHANGES = 256  # of one person: a category of 10,000 values would cost 10,000 answers each
