@@ -77,8 +77,8 @@ class LinearMap:
 
     def transposed(self, shape: Sequence[int]) -> "LinearMap":
         """The map that carries slopes back, to numbers of `shape` for each example."""
-        if self.back is not None:
-            return self.back
+        if self.back is not None or self is UNCHANGED:
+            return self.back or self
 
         def back(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
             def pulled(signal: Tensor) -> Tensor:
@@ -93,9 +93,8 @@ class LinearMap:
         return LinearMap(apply=back(self.apply), absolute=back(self.absolute))
 
 
-def unchanged() -> LinearMap:
-    """The map that leaves everything as it is."""
-    return LinearMap(apply=lambda t: t, absolute=lambda t: t)
+UNCHANGED = LinearMap(apply=lambda t: t, absolute=lambda t: t)
+"""The map that leaves everything as it is."""
 
 
 def positive(function: Callable[[Tensor], Tensor]) -> LinearMap:
@@ -240,6 +239,8 @@ def total(forms: Sequence[Form]) -> Form:
 
 def mapped(symbols: Symbols, form: Form, linear: LinearMap, offset: Tensor | None = None) -> Form:
     """A linear map of a form, plus an offset: forms of the map's own shape."""
+    if linear is UNCHANGED:
+        return form if offset is None else _shifted(form, offset)
     centre = linear.apply(form.centre)
     if form.sphere is not None:
         return _of_sphere(form, linear, centre, offset)
@@ -256,10 +257,16 @@ def mapped(symbols: Symbols, form: Form, linear: LinearMap, offset: Tensor | Non
         moves = linear.apply(moves.flatten(0, 1)).unflatten(0, moves.shape[:2])
     else:
         moves = moves.new_zeros(0, *centre.shape)
-    if offset is not None:
-        centre = centre + offset
-        rest = rest + 4 * torch.finfo(centre.dtype).eps * (centre.abs() + offset.abs())
-    return Form(centre, moves, rest)
+    found = Form(centre, moves, rest)
+    return found if offset is None else _shifted(found, offset)
+
+
+def _shifted(form: Form, offset: Tensor) -> Form:
+    """The form plus fixed numbers."""
+    centre = form.centre + offset
+    eps = torch.finfo(centre.dtype).eps
+    rest = form.rest + 4 * eps * (centre.abs() + offset.abs() + form.centre.abs()) + TINY
+    return replace(form, centre=centre, rest=rest, sphere=None)
 
 
 def _of_sphere(form: Form, linear: LinearMap, centre: Tensor, offset: Tensor | None) -> Form:

@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from r2et.certification import activations
 from r2et.certification.activations import Activation
 from r2et.certification.forms import (
+    UNCHANGED,
     Form,
     LinearMap,
     Region,
@@ -24,7 +25,6 @@ from r2et.certification.forms import (
     positive,
     rearranged,
     scaled,
-    unchanged,
 )
 from r2et.certification.passage import Passage, Step, Value
 from r2et.certification.recording import Constant, Input, Node, Program, Ref, Rows
@@ -159,8 +159,8 @@ def _add(passage: Passage, self: Any, other: Any, alpha: Any = 1) -> Value:
     if isinstance(self, Value) and isinstance(other, Value):
         shape = _together(self, other)
         ours, theirs = (_spread(passage, each, shape) for each in (self, other))
-        by = _times(torch.tensor(weight, dtype=torch.float64)) if weight != 1 else unchanged()
-        return _folded_as(passage.sum([(ours, unchanged()), (theirs, by)]), self)
+        by = _times(torch.tensor(weight, dtype=torch.float64)) if weight != 1 else UNCHANGED
+        return _folded_as(passage.sum([(ours, UNCHANGED), (theirs, by)]), self)
     if isinstance(self, Value):
         fixed = weight * _fixed(other, self, "what is added")
         return _shifted(passage, self, fixed)
@@ -170,7 +170,7 @@ def _add(passage: Passage, self: Any, other: Any, alpha: Any = 1) -> Value:
 def _shifted(passage: Passage, value: Value, offset: Tensor) -> Value:
     shape = _together(value, offset)
     return _linear(
-        passage, _spread(passage, value, shape), unchanged(), offset.expand(1, *shape)[0]
+        passage, _spread(passage, value, shape), UNCHANGED, offset.expand(1, *shape)[0]
     )
 
 
@@ -210,12 +210,14 @@ def _negate(passage: Passage, self: Value) -> Value:
     return _scaled(passage, self, -1.0)
 
 
-def _matrix(passage: Passage, self: Any, mat2: Any) -> Value:
+def _matrix(passage: Passage, self: Any, mat2: Any, offset: Tensor | None = None) -> Value:
     _check(
         isinstance(self, Value) and isinstance(mat2, Tensor) and self.dims == 2,
         "of products of matrices only x @ weights is bounded",
     )
-    return _linear(passage, self, LinearMap.matrix(mat2))
+    if offset is not None:
+        offset = offset.expand(1, *self.shape[:-1], mat2.shape[1])[0]
+    return _linear(passage, self, LinearMap.matrix(mat2), offset)
 
 
 def _vector(passage: Passage, self: Any, vec: Any) -> Value:
@@ -225,8 +227,11 @@ def _vector(passage: Passage, self: Any, vec: Any) -> Value:
 
 
 def _matrix_plus(passage: Passage, self: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any) -> Value:
-    found = _scaled(passage, _matrix(passage, mat1, mat2), _number(alpha, "alpha"))
-    return _add(passage, found, self, beta)
+    if isinstance(self, Value) or isinstance(mat1, Tensor) or alpha != 1:
+        found = _scaled(passage, _matrix(passage, mat1, mat2), _number(alpha, "alpha"))
+        return _add(passage, found, self, beta)
+    offset = _number(beta, "beta") * _fixed(self, mat1, "what is added")
+    return _matrix(passage, mat1, mat2, offset)
 
 
 def _add_product(passage: Passage, self: Any, tensor1: Any, tensor2: Any, value: Any) -> Value:
@@ -504,7 +509,7 @@ def _pad(passage: Passage, self: Value, pad: Sequence[int], value: Any) -> Value
     if number == 0:
         return found
     inside = torch.ones(1, *self.shape, dtype=torch.float64, device=passage.region.x.device)
-    return passage.linear(found, unchanged(), number * (1 - F.pad(inside, list(pad))[0]))
+    return passage.linear(found, UNCHANGED, number * (1 - F.pad(inside, list(pad))[0]))
 
 
 # --- sums, means, pools ---

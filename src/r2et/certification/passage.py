@@ -203,11 +203,11 @@ class Passage:
         affine = _sum(values, offset)
         if affine is not None:
             return self._of_input(affine)
-        forms = [mapped(self.symbols, value.form, linear) for value, linear in values]
-        if offset is not None and len(forms) == 1:
-            forms = [mapped(self.symbols, values[0][0].form, values[0][1], offset)]
-        elif offset is not None:
-            forms.append(Form.constant(offset.expand_as(forms[0].centre)))
+        # The offset goes with the first, so that no form is made for it alone.
+        forms = [
+            mapped(self.symbols, value.form, linear, None if number else offset)
+            for number, (value, linear) in enumerate(values)
+        ]
         return self.put(total(forms), *((value, [(by, value.shape)]) for value, by in values))
 
     def _of_input(self, affine: Affine) -> Value:

@@ -261,8 +261,8 @@ def inside(
 
 
 def _around(x: Tensor, length: float, seed: int) -> Tensor:
-    """Places at a distance from some rows: (POINTS // 3, ...)."""
-    return inside(x, torch.full_like(x.flatten(1)[:, 0], length), "l2", None, seed)[0][::3]
+    """Places at a distance from some rows: (POINTS // 8, ...)."""
+    return inside(x, torch.full_like(x.flatten(1)[:, 0], length), "l2", None, seed)[0][::8]
 
 
 # --- what a model keeps ---
