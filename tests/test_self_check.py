@@ -147,6 +147,7 @@ def test_an_unbounded_proof_is_attacked_far_away(monkeypatch: pytest.MonkeyPatch
             epsilons=tuple(named["epsilons"]),
             top=places[:, :1],
             weakest=places,
+            noise=0 * far.nan_to_num(posinf=0),
         )
 
     monkeypatch.setattr(judging, "certify", endless)

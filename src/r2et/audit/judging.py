@@ -14,7 +14,7 @@ from r2et.attacks import Effort, attack_curve, flip_attack, strong_attack
 from r2et.audit.loading import briefly, model_digest
 from r2et.audit.region import Surroundings
 from r2et.audit.tables import Columns
-from r2et.certification import Certificate, certify
+from r2et.certification import Certificate, RecordedModel, certify, record
 from r2et.certification.forms import Norm
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import (
@@ -121,8 +121,10 @@ class Subject:
     classes: tuple[str, ...]
     findings: tuple[tuple[Finding, bool], ...]
     """What was found before the audit, and whether it was repaired."""
+    recorded: RecordedModel | None
+    """What it runs, as it is deployed and in float64, None if no certificate can be given."""
     uncertified: str | None
-    """Why no certificate can be given, None if one can."""
+    """Why none can."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -212,21 +214,27 @@ def subject(
             f"the model {name} answers for {count} classes, but {len(classes)} are known "
             f"({', '.join(classes)}): name them all by classes, in the order of its outputs."
         )
+    recorded, uncertified = _recorded(ready, x, columns, settings)
     return Subject(
         name=name,
         model=exact,
         digest=digest,
         classes=classes or tuple(map(str, range(count))),
         findings=ready.findings,
-        uncertified=_why_uncertified(exact, x[:2], columns, settings),
+        recorded=recorded,
+        uncertified=uncertified,
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ready:
-    """A model as it is explained, where it computes, and what was found and cured before."""
+    """A model as it is explained, where it computes, and what was found and cured before.
+
+    `deployed` is the same model in the precision it is used in.
+    """
 
     model: nn.Module
+    deployed: nn.Module
     device: torch.device
     findings: tuple[tuple[Finding, bool], ...]
 
@@ -252,6 +260,7 @@ def made_ready(
     model = repair(model, own).model if cured else model
     return Ready(
         model=_exact(name, model, x.to(own.device)),
+        deployed=model,
         device=own.device,
         findings=(*stripped, *((each, each.repairable) for each in findings)),
     )
@@ -328,19 +337,20 @@ def _exact(name: str, model: nn.Module, x: Tensor) -> nn.Module:
     return exact
 
 
-def _why_uncertified(
-    model: nn.Module, x: Tensor, columns: Columns, settings: AuditSettings
-) -> str | None:
-    """Why no certificate is known for a model, None if one is."""
+def _recorded(
+    ready: Ready, x: Tensor, columns: Columns, settings: AuditSettings
+) -> tuple[RecordedModel | None, str | None]:
+    """What a model runs at rows like x; or None, and why no certificate is known for it."""
     if columns.counts:
-        return (
+        return None, (
             "certificates are about every number of an input by itself, and here several make one "
             "feature (the channels of a pixel), or some are not explained (another item)."
         )
     try:
+        recorded = record(ready.deployed, _as_taken_by(ready.deployed, x))
         certify(
-            model,
-            x,
+            recorded,
+            x[:2],
             k=settings.k,
             of=settings.explained,
             norm=settings.norm,
@@ -349,10 +359,10 @@ def _why_uncertified(
             radii=False,
         )
     except ValueError as problem:
-        return str(problem)
-    except Exception as problem:  # a graph with something that nobody thought of
-        return briefly(problem)
-    return None
+        return None, str(problem)
+    except Exception as problem:  # something in a model that nobody thought of
+        return None, briefly(problem)
+    return recorded, None
 
 
 class Judge:
@@ -432,12 +442,13 @@ class Judge:
         order_radius = torch.full_like(radius, torch.nan)
         weakest = clean.ranked[:, [k - 1, k]]
         kept = radius.new_zeros(len(radius), len(settings.epsilons))
-        if self.subject.uncertified is not None:
+        recorded = self.subject.recorded
+        if recorded is None:
             return radius, order_radius, kept, weakest
 
         def proved(rows: Tensor, epsilons: Sequence[float], radii: bool) -> Certificate:
             return certify(
-                self.subject.model,
+                recorded,
                 clean.x[rows],
                 clean.y[rows],
                 k=k,

@@ -68,8 +68,10 @@ def certify(
     `epsilons` are computed. Memory is about that of (inputs + units) x features for each of
     `rows_at_once` examples.
     """
-    given = model.given if isinstance(model, RecordedModel) else model
-    _check_call(given, x, y)
+    if isinstance(model, RecordedModel):
+        _check_call(model.given, x.to(model.dtype), y)
+    else:
+        _check_call(model, x, y)
     check_k(k, x[0].numel())
     _check_settings(epsilons, scale, x, norm)
     recorded = model if isinstance(model, RecordedModel) else record(model, x)

@@ -169,9 +169,7 @@ def _add(passage: Passage, self: Any, other: Any, alpha: Any = 1) -> Value:
 
 def _shifted(passage: Passage, value: Value, offset: Tensor) -> Value:
     shape = _together(value, offset)
-    return _linear(
-        passage, _spread(passage, value, shape), UNCHANGED, offset.expand(1, *shape)[0]
-    )
+    return _linear(passage, _spread(passage, value, shape), UNCHANGED, offset.expand(1, *shape)[0])
 
 
 def _scaled(passage: Passage, value: Value, factor: float) -> Value:
@@ -210,7 +208,11 @@ def _negate(passage: Passage, self: Value) -> Value:
     return _scaled(passage, self, -1.0)
 
 
-def _matrix(passage: Passage, self: Any, mat2: Any, offset: Tensor | None = None) -> Value:
+def _matrix(passage: Passage, self: Any, mat2: Any) -> Value:
+    return _layer(passage, self, mat2, None)
+
+
+def _layer(passage: Passage, self: Any, mat2: Any, offset: Tensor | None) -> Value:
     _check(
         isinstance(self, Value) and isinstance(mat2, Tensor) and self.dims == 2,
         "of products of matrices only x @ weights is bounded",
@@ -231,7 +233,7 @@ def _matrix_plus(passage: Passage, self: Any, mat1: Any, mat2: Any, beta: Any, a
         found = _scaled(passage, _matrix(passage, mat1, mat2), _number(alpha, "alpha"))
         return _add(passage, found, self, beta)
     offset = _number(beta, "beta") * _fixed(self, mat1, "what is added")
-    return _matrix(passage, mat1, mat2, offset)
+    return _layer(passage, mat1, mat2, offset)
 
 
 def _add_product(passage: Passage, self: Any, tensor1: Any, tensor2: Any, value: Any) -> Value:

@@ -31,11 +31,15 @@ ALONE = 4
 
 @dataclass(frozen=True, eq=False)
 class RecordedModel:
-    """A model as it was `given`, an `exact` copy of it in float64, and the program this runs."""
+    """A model as it was `given`, an `exact` copy of it in float64, and the program this runs.
+
+    `dtype` is that of the inputs the model is given where it is used.
+    """
 
     given: nn.Module
     exact: nn.Module
     program: Program
+    dtype: torch.dtype
 
 
 def record(model: nn.Module, x: Tensor) -> RecordedModel:
@@ -52,12 +56,12 @@ def record(model: nn.Module, x: Tensor) -> RecordedModel:
     with torch.inference_mode(False):
         _call(exact, here[:1])
         program = program_of(exact, here)
-    found = RecordedModel(model, exact, program)
+    found = RecordedModel(model, exact, program, x.dtype)
     _check_alone(found, here)
     around = [_around(here, length, seed) for seed, length in enumerate(LENGTHS)]
     places = torch.cat([here[:POINTS], *around])
     replay(found, places)
-    _check_precision(found, places, x.dtype)
+    _check_precision(found, places)
     if (changed := _changed(before, _state(exact))) is not None:
         raise ValueError(
             f"calls change the model ({changed} was another after them), so that no two need give "
@@ -204,8 +208,9 @@ def _check_alone(recorded: RecordedModel, x: Tensor) -> None:
                 )
 
 
-def _check_precision(recorded: RecordedModel, places: Tensor, dtype: torch.dtype) -> None:
+def _check_precision(recorded: RecordedModel, places: Tensor) -> None:
     """Refuse a float64 copy that is another function than the model in its own precision."""
+    dtype = recorded.dtype
     signal = _mixture(len(places), recorded, places)
     deployed = slopes(recorded.given, places.to(dtype), signal.to(dtype))
     again = slopes(recorded.exact, places.to(dtype).double(), signal)
@@ -229,7 +234,7 @@ def noise(recorded: RecordedModel, x: Tensor, explained: Callable[[Any, Tensor],
     `explained(model, x)` gives the signed slopes. Twice the largest difference at x itself between
     the model in its own precision and its copy in float64.
     """
-    own = explained(recorded.given, x)
+    own = explained(recorded.given, x.to(recorded.dtype))
     exact = explained(recorded.exact, x.double())
     return 2 * (own.double() - exact).flatten(1).abs().amax(-1)
 
