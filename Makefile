@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench strength exchange cheaper certificates stream results lint clean
+.PHONY: run test slow bench strength exchange cheaper certificates soundness stream results lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,9 @@ cheaper: $(VENV)/.usable
 
 certificates: $(VENV)/.usable
 	$(BIN)/python benchmarks/certificates.py
+
+soundness: $(VENV)/.usable
+	$(BIN)/python benchmarks/soundness.py $(ARGS)
 
 stream: $(VENV)/.usable
 	$(BIN)/python benchmarks/stream.py
