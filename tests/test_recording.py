@@ -172,3 +172,25 @@ def test_what_cannot_be_followed_is_refused_in_one_sentence(forward: Any, told: 
         certify(Written(forward), rows(), k=K)
     assert "\n" not in str(refusal.value)
     assert str(refusal.value).endswith(".")
+
+
+def counted(own: Any, x: Tensor) -> Tensor:
+    return own.last(own.first(x) * (1 + len((x.detach() > 0).nonzero()) % 2))
+
+
+def printed(own: Any, x: Tensor) -> Tensor:
+    return own.last(own.first(x) * (2 if "-" in f"{x.detach()}" else 1))
+
+
+def compared(own: Any, x: Tensor) -> Tensor:
+    return own.last(own.first(x) * (2 if torch.equal(x.detach(), x.detach().abs()) else 1))
+
+
+def picked(own: Any, x: Tensor) -> Tensor:
+    return own.last(own.first(x) * (1 + x.detach()[x.detach() > 0].numel() % 2))
+
+
+@pytest.mark.parametrize("forward", [counted, printed, compared, picked])
+def test_python_learns_nothing_of_the_numbers(forward: Any) -> None:
+    with pytest.raises(ValueError, match=r"asked for, as by .item\(\)|out of torch"):
+        certify(Written(forward), rows(), k=K)

@@ -42,6 +42,8 @@ OUTSIDE = frozenset(
         torch.Tensor.storage,
         torch.Tensor.__dlpack__,
         torch.Tensor.__reduce_ex__,
+        torch.Tensor.__repr__,
+        torch.Tensor.__format__,
     }
 )
 """Functions by which a tensor's numbers leave torch, where nobody sees what becomes of them."""
@@ -247,12 +249,12 @@ class _Recorder(TorchDispatchMode):
             self.refuse(f"no bound is known for {func}, an operation of {func.namespace!r}")
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.refuse(f"{func} draws at random, so that no two explanations are the same")
+        if moves and _tells_values(func, tensors):
+            self.refuse(
+                "the value of a tensor that depends on the input is asked for, as by .item() or an "
+                "if: a certificate needs a forward that takes the same way for all"
+            )
         if func is torch.ops.aten._local_scalar_dense.default:
-            if moves:
-                self.refuse(
-                    "the value of a tensor that depends on the input is asked for, as by .item() "
-                    "or an if: a certificate needs a forward that takes the same way for all"
-                )
             return func(*args, **kwargs)
         literal = None
         if func is torch.ops.aten.lift_fresh.default:
@@ -311,6 +313,18 @@ class _Recorder(TorchDispatchMode):
         for each in self.sharing.get(_memory(tensor), ()):
             if each is not tensor:
                 self.stale[id(each)] = str(func)
+
+
+def _tells_values(func: OpOverload, tensors: Sequence[Tensor]) -> bool:
+    """Whether Python learns something of the numbers: one of them, or a size they decide."""
+    if torch.Tag.data_dependent_output in func.tags:
+        return True
+    if any(str(each.type) in ("bool", "int", "float", "Scalar") for each in func._schema.returns):
+        return True
+    by_place = func._schema.name == "aten::index" and all(
+        each.dtype not in (torch.bool, torch.uint8) for each in tensors
+    )
+    return torch.Tag.dynamic_output_shape in func.tags and not by_place
 
 
 def _memory(tensor: Tensor) -> int:

@@ -117,6 +117,11 @@ def slopes(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]
         leaf = x.detach().clone().requires_grad_()
         logits = _call(model, leaf)
         slope = gradient_of((logits * signal).sum(-1), leaf, create_graph=False)
+    if not (torch.isfinite(logits).all() and torch.isfinite(slope).all()):
+        raise ValueError(
+            "the model has logits or slopes that are NaN or infinite near the inputs: no bound "
+            "holds for them."
+        )
     return logits.detach(), slope
 
 
@@ -130,11 +135,6 @@ def replay(recorded: RecordedModel, places: Tensor) -> None:
         raise ValueError(
             "the model predicts something else without gradients than with them, so that "
             "explanations are not of its predictions: let it not ask whether they are on."
-        )
-    if not (torch.isfinite(logits).all() and torch.isfinite(slope).all()):
-        raise ValueError(
-            "the model has logits or slopes that are NaN or infinite near the inputs: no bound "
-            "holds for them."
         )
     apart = _apart(recorded.program, places, signal, logits, slope, 0.0)
     rows = apart.nonzero().squeeze(-1)
