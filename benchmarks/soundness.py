@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases with this in their names, as printed")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    start, each = time.perf_counter(), max(100, options.points // 2500)
+    start, each = time.perf_counter(), max(200, options.points // 2500)
     trapped: list[Outcome] = []
     grown: list[Outcome] = []
     for number in range(max(1, options.points // 100_000)):
