@@ -138,6 +138,18 @@ def test_wide_one_hot_tables_are_followed() -> None:
     assert (found.radius > 0).all()
 
 
+def test_layers_without_offsets_and_lists_of_columns_are_followed() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        convolution = nn.Conv2d(1, 2, 3, bias=False)
+        picture = nn.Sequential(
+            convolution, nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2, bias=False)
+        ).double()
+    assert (certify(picture.eval(), numbers(2, 1, 6, 6, seed=0), k=K).radius > 0).all()
+    turned = Written(lambda own, x: own.last(torch.tanh(own.first(x)[:, [1, 0, 2, 3, 5, 4]])))
+    assert (certify(turned, rows(), k=K).radius > 0).all()
+
+
 def by_numpy(own: Any, x: Tensor) -> Tensor:
     return own.last(own.first(x) * torch.from_numpy(x.detach().numpy()).sum(1, keepdim=True))
 

@@ -32,6 +32,9 @@ SAME_VALUE = frozenset(
 )
 """Operations that give the numbers they are given."""
 
+WITHOUT_MEANING = {torch.ops.aten.convolution_backward.default: "bias_sizes"}
+"""Arguments that do not enter the slope by the input: the shape of another result."""
+
 OUTSIDE = frozenset(
     {
         torch.Tensor.numpy,
@@ -48,8 +51,16 @@ OUTSIDE = frozenset(
 )
 """Functions by which a tensor's numbers leave torch, where nobody sees what becomes of them."""
 
-LITERALS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor})
-"""Functions that make a tensor of numbers written in the model's text."""
+LITERALS = frozenset(
+    {
+        torch.tensor,
+        torch.as_tensor,
+        torch.asarray,
+        torch.Tensor.new_tensor,
+        torch.Tensor.__getitem__,
+    }
+)
+"""Functions that make a tensor of numbers written in the model's text, indices among them."""
 
 Model = Callable[[Tensor], Any]
 
@@ -184,8 +195,8 @@ def _is_literal(given: Any) -> bool:
     """Whether nothing but numbers (or settings of torch) stands there."""
     if isinstance(given, list | tuple):
         return all(map(_is_literal, given))
-    settings = torch.dtype | torch.device | str | Tensor
-    return given is None or isinstance(given, bool | int | float | settings)
+    settings = torch.dtype | torch.device | str | Tensor | slice
+    return given is None or given is ... or isinstance(given, bool | int | float | settings)
 
 
 class _Recorder(TorchDispatchMode):
@@ -613,7 +624,11 @@ def _numbered(recording: Recording, table: dict[Any, int]) -> list[int]:
         elif node.operation in SAME_VALUE:
             keys.append(_key(next(iter(node.arguments.values())), keys, table))
         else:
-            parts = tuple((name, _key(each, keys, table)) for name, each in node.arguments.items())
+            parts = tuple(
+                (name, _key(each, keys, table))
+                for name, each in node.arguments.items()
+                if name != WITHOUT_MEANING.get(node.operation)
+            )
             keys.append(table.setdefault((node.operation, parts), len(table)))
     return keys
 
