@@ -3,7 +3,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "r2et"
 LEVELS = [
-    {"ranking", "derivatives", "randomness", "files", "naming", "gauge", "inputs"},
+    {"limits"},
+    {"ranking", "derivatives", "randomness", "files", "archives", "naming", "gauge", "inputs"},
     {"explainers", "models", "data"},
     {"attacks", "metrics", "certification", "preflight", "adapters"},
     {"objectives", "drawing"},

@@ -47,12 +47,14 @@ from r2et.data.encoding import (
 from r2et.data.writing import Writing
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import EXPLAINERS, Explainer, Form, log_odds, predicted, shaped
+from r2et.limits import check_bytes
 from r2et.models import ACTIVATIONS, MODELS
+from r2et.models.building import bounded
 from r2et.naming import nearest
 from r2et.objectives import METHODS, Method
 from r2et.randomness import stream
 from r2et.ranking import order
-from r2et.training import SCHEDULES, FitSettings, Score, load, recipe_of, save
+from r2et.training import SCHEDULES, FitSettings, Score, load, recipe_of, save, sizes_in
 from r2et.training import fit as train
 
 By = Literal["feature", "column"]
@@ -595,7 +597,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         try:
             return cls._restored(about, Path(path))
-        except (KeyError, TypeError, AttributeError, RuntimeError) as problem:
+        except Exception as problem:  # of a file whose parts may be anything
             raise ValueError(
                 f"{path} holds a StableClassifier with parts missing or changed "
                 f"({type(problem).__name__}: {problem}): restore it from a copy or train again."
@@ -606,13 +608,17 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = cls(**{name: _untold(each) for name, each in about["parameters"].items()})
         found._plan = {**about["plan"], "settings": _untold(about["plan"]["settings"])}
         found.encoding_ = Encoding(tuple(column_from(each) for each in about["columns"]))
-        found.classes_ = np.array(_untold(about["classes"]), dtype=np.dtype(about["kind"]))
+        classes, kind = _untold(about["classes"]), np.dtype(about["kind"])
+        check_bytes(len(classes) * kind.itemsize, f"the classes of {path}")
+        found.classes_ = np.array(classes, dtype=kind)
         found.k_, found.n_iter_ = found._plan["k"], about["n_iter"]
         found.n_features_in_ = len(found.encoding_.columns)
         if about["named"]:
             names = [column.name for column in found.encoding_.columns]
             found.feature_names_in_ = np.array(names, dtype=object)
-        network = network_of(found._plan, stream(0, "unused")).double()
+        sizes = sizes_in(path)
+        with bounded(max(sizes, default=0), sum(sizes)):
+            network = network_of(found._plan, stream(0, "unused")).double()
         prepare = method_of(found._plan).prepare
         found.model_, _ = load(path, prepare(network) if prepare else network)
         found.model_.eval()

@@ -12,6 +12,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from r2et.limits import content_of, json_of
+
 ASIDE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
@@ -117,10 +119,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(content_of(path).splitlines(), start=1):
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+            row = json_of(line, f"{path}, line {number}")
+        except ValueError:
             continue
         if isinstance(row, dict):
             rows.append(row)

@@ -15,12 +15,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from r2et.archives import check_tensors
 from r2et.data import Part
 from r2et.explainers import Explainer, check_inputs, predicted
 from r2et.files import write_aside
+from r2et.limits import json_of
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
-from r2et.models.building import build
+from r2et.models.building import bounded, build
 from r2et.objectives import Method, Objective
 from r2et.randomness import stream
 from r2et.ranking import precision_at_k
@@ -367,11 +369,14 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a checkpoint and the notes beside them; nothing is unpickled."""
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}: check the path.")
+    check_tensors(path)
     try:
         with safe_open(path, framework="pt") as file:
-            notes = json.loads((file.metadata() or {}).get("r2et", "{}"))
+            notes = json_of((file.metadata() or {}).get("r2et", "{}"), "what it says of itself")
+            if not (isinstance(notes, dict) and isinstance(notes.get("recipe", {}), dict)):
+                raise ValueError("what it says of itself is no recipe")
             return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
-    except (SafetensorError, OSError, json.JSONDecodeError) as problem:
+    except (SafetensorError, OSError, ValueError) as problem:
         raise ValueError(
             f"{path} is not a whole checkpoint ({problem}): it was cut short or is another kind of "
             "file; train again or restore it from a copy."
@@ -408,18 +413,37 @@ def recipe_of(path: Path) -> dict[str, Any]:
     return recipe
 
 
+def sizes_in(path: Path) -> list[int]:
+    """How many numbers each tensor of a saved model has."""
+    tensors, _ = _read_tensors(path)
+    return [value.numel() for value in tensors.values()]
+
+
 def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """A saved model and its recipe; `model` receives the weights, or one is built by the recipe."""
     tensors, notes = _read_tensors(path)
     recipe = notes.get("recipe", {})
     if model is None:
         plan = recipe.get("model", {})
-        if plan.get("name") not in MODELS:
+        if not isinstance(plan, dict) or plan.get("name") not in list(MODELS):
             raise ValueError(f"{path} does not say which model it holds: give load() the model.")
-        model = build(plan, stream(0, "unused"))
-        model.to(next(iter(tensors.values())).dtype)
+        model = _built(plan, tensors, path)
     _load_into(model, tensors, path)
     return model, recipe
+
+
+def _built(plan: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> nn.Module:
+    """The network of a file's plan, refused if the plan asks for more than its weights fill."""
+    sizes = [value.numel() for value in tensors.values()]
+    try:
+        with bounded(max(sizes, default=0), sum(sizes)):
+            model = build(plan, stream(0, "unused"))
+        return model.to(next(iter(tensors.values())).dtype)
+    except Exception as problem:  # of whatever else than sizes the plan holds
+        raise ValueError(
+            f"{path} holds a plan of its network by which none can be built ({problem}): restore "
+            "it from a copy or train again."
+        ) from problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ the radius says what may be spent. `docs/threat-models.md` defines all of it.
 """
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from r2et.attacks.threats import unit
 from r2et.data.dataset import Dataset, Feature, Scale, Split, plain, with_unit
+from r2et.limits import content_of, toml_of
 from r2et.naming import check_settings, nearest
 from r2et.randomness import ball_offsets
 
@@ -90,15 +90,12 @@ def read_rules(name: str | Path) -> dict[str, Rule]:
     if str(name).endswith(".toml"):
         if not Path(name).is_file():
             raise ValueError(f"there is no file of rules {str(name)!r}: check the path.")
-        content = Path(name).read_bytes()
+        content = content_of(name)
     elif str(name) in rule_names():
         content = (resources.files("r2et.data") / "threats" / f"{name}.toml").read_bytes()
     else:
         raise ValueError(f"unknown rules {str(name)!r}: {nearest(str(name), rule_names())}")
-    try:
-        table = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ValueError(f"the rules {str(name)!r} are not valid TOML: {problem}.") from problem
+    table = toml_of(content, f"the file of rules {str(name)!r}")
     return {
         group: _rule_from(settings, f"[{group}] of the rules {str(name)!r}")
         for group, settings in table.items()

@@ -1,5 +1,6 @@
 """Rows for fitted classifiers: encoded as the classifier encodes them, told in original units."""
 
+import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from r2et.data import frames
 from r2et.data.dataset import MISSING, Feature, Scale, check_names
 from r2et.data.writing import Writing
 from r2et.estimator import StableClassifier
+from r2et.limits import content_of
 from r2et.naming import nearest
 
 Estimator = Any  # a StableClassifier, or a Pipeline, whose type scikit-learn does not tell
@@ -106,9 +108,13 @@ def table_for(
         file = FrameText(frame=data) if isinstance(data, pd.DataFrame) else CsvFile.at(data)
         names = tuple(column.name for column in classifier.encoding_.columns)
     else:
-        frame = data if isinstance(data, pd.DataFrame) else pd.read_csv(data)
+        frame = data if isinstance(data, pd.DataFrame) else _read(data)
         file, names, undo = _transformed(steps, frame, settings)
     return _table(file, names, classifier, settings, undo)
+
+
+def _read(path: str | Path) -> pd.DataFrame:
+    return pd.read_csv(io.BytesIO(content_of(path)))
 
 
 def _apart(model: Estimator) -> tuple[Pipeline | None, StableClassifier]:

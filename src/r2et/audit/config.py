@@ -1,13 +1,13 @@
 """What a user says about the columns of a table, in a small TOML file."""
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from r2et.data.writing import Order
+from r2et.limits import content_of, toml_of
 from r2et.naming import check_settings, nearest
 
 KINDS = ("numeric", "category")
@@ -138,13 +138,7 @@ def _is_number(value: object) -> bool:
 
 def read_settings(path: str | Path) -> DataSettings:
     """The settings of a TOML file; a misspelt key is refused with the nearest known one."""
-    try:
-        table = tomllib.loads(Path(path).read_bytes().decode())
-    except OSError as problem:
-        raise ValueError(f"cannot read {path}: {problem.strerror}; check the path.") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ValueError(f"{path} is not valid TOML: {problem}.") from problem
-    return settings_of(table, str(path))
+    return settings_of(toml_of(content_of(path), str(path)), str(path))
 
 
 def settings_of(table: Mapping[str, Any], where: str) -> DataSettings:

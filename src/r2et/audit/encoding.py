@@ -287,8 +287,8 @@ def _check_numbers(file: TextTable, survey: Survey, sure: bool) -> None:
     if survey.first_infinite is not None and survey.first_word is None:
         line, text = survey.first_infinite
         raise ValueError(
-            f"{file.where(line, survey.name)}: expected a finite number, got {text!r}: correct it "
-            "or leave it empty."
+            f"{file.where(line, survey.name)}: expected a finite number, got {text!r}, beyond "
+            f"{frames.LARGEST:g}: correct it or leave it empty."
         )
 
 

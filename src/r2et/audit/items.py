@@ -16,11 +16,13 @@ from r2et.data.collection import Collection
 from r2et.data.dataset import Feature, Scale, Split
 from r2et.drawing import Look
 from r2et.inputs import Inputs, Joined, upper_triangle
+from r2et.limits import check_bytes
 
 SHOWN = 50  # reasons, where there are many features
 LENGTHS = (0.004, 0.01, 0.02)  # of the range of a picture: about 1, 2.5 and 5 of 255 levels
 EFFORT = Effort(rounds=1, starts=2, steps=20, points=4, moves=4, pairs=0, even=2, itself=True)
 MEASURED = 100  # decisions that get the measures that cost most
+PER_NUMBER, PER_FEATURE = 64, 600  # bytes of memory for what is known of each
 NUMBERS_AT_ONCE = 2**18  # of the examples of a chunk
 
 
@@ -152,7 +154,10 @@ class Items:
     def columns(self) -> Columns:
         """What the inputs mean, and what is explained."""
         inputs, x = self._inputs, self._packed
+        check_bytes(PER_NUMBER * inputs.size, f"{self.name}, {inputs.size:,} numbers each,")
         counts = inputs.explained((self.piece,), channels=self.channels)
+        features = max(counts) + 1
+        check_bytes(PER_FEATURE * features, f"{self.name}, {features:,} features,")
         shift = torch.zeros(inputs.size) if self.shift is None else self.shift
         shift = shift.double().expand(inputs.size)
         free = inputs.free(range(len(inputs.pieces)) if self.changed is None else self.changed)
@@ -162,7 +167,7 @@ class Items:
         return Columns(
             features=tuple(
                 Feature(name=name, group=name, kind="numeric", low=0.0, high=1.0)
-                for name in map(self._name, range(max(counts) + 1))
+                for name in map(self._name, range(features))
             ),
             scale=Scale(fill=torch.zeros_like(shift), shift=shift, width=torch.ones_like(shift)),
             reach=free.double(),

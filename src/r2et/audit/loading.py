@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from r2et.archives import check_tensors
 from r2et.audit.exported import read_exported
 from r2et.audit.schema import difference, schema_in, schema_of
 from r2et.estimator import StableClassifier
@@ -87,6 +88,7 @@ def _from_file(path: Path) -> Loaded:
 
 def _notes(path: Path) -> str:
     """What this package wrote into the head of a safetensors file, empty if nothing."""
+    check_tensors(path)
     try:
         with safe_open(path, framework="pt") as file:
             return str((file.metadata() or {}).get("r2et", ""))
@@ -126,6 +128,7 @@ def _fill(model: nn.Module, path: Path) -> None:
             f"{path} is a pickle, which can run code when it is opened, and is not read: write it "
             "again by safetensors.torch.save_file(model.state_dict(), 'net.safetensors')."
         )
+    check_tensors(path)
     try:
         theirs = load_file(path)
     except (SafetensorError, OSError) as problem:

@@ -3,18 +3,21 @@
 import csv
 import hashlib
 import itertools
+import os
+import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from r2et.data.frames import (
+    LARGEST,
     MISSING_WORDS,
     NUMBER,
     UNDECODED,
@@ -26,6 +29,8 @@ from r2et.data.frames import (
 from r2et.data.writing import Writing
 from r2et.naming import nearest
 
+MOST_CHARACTERS = 2**22  # of a row
+MOST_CELLS = 2**22  # of a block of rows
 SNIFFED = 2**18  # bytes from which the delimiter is told
 MOST_TEXTS = 10_000  # distinct cells of a column that are kept; of more only numbers are known
 SAMPLE = 100_000  # numbers of a column of which a median is taken, all of them if there are fewer
@@ -123,14 +128,21 @@ class CsvFile:
         path = Path(path)
         try:
             with path.open("rb") as file:
-                beginning = file.read(SNIFFED).decode("utf-8-sig", errors="surrogateescape")
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise ValueError(f"{path} is no file: write the rows to one.")
+                start = file.read(SNIFFED)
         except OSError as problem:
             reason = problem.strerror or type(problem).__name__
             raise ValueError(f"cannot read {path}: {reason}; check the path.") from None
+        if start.startswith(b"PAR1"):
+            raise ValueError(f"{path} is a Parquet file, which is not read: write it as CSV.")
+        beginning = start.decode("utf-8-sig", errors="surrogateescape")
         if not beginning.strip():
             raise ValueError(f"{path} is empty: expected a header line and rows below it.")
         delimiter = sniffed(beginning)
-        line, header = next(_records(path, delimiter))
+        line, header = next(_records(path, delimiter), (1, []))
+        if not header:
+            raise ValueError(f"{path} has no header line: write the names of its columns there.")
         names = tuple(name.strip() for name in header)
         check_header(names, f"{path}, line {line}")
         return cls(path=path, names=names, delimiter=delimiter)
@@ -152,26 +164,32 @@ class CsvFile:
 
     def blocks(self, size: int) -> Iterator[Block]:
         """All rows below the header, `size` at a time."""
+        # A table of many columns is read in smaller blocks, so that any of them is bounded.
+        size = max(1, min(size, MOST_CELLS // len(self.names)))
         records = _records(self.path, self.delimiter)
         header = next(records)
-        while block := list(itertools.islice(records, size)):
-            for line, row in block:
-                if len(row) != len(self.names):
-                    both = Records(
-                        path=str(self.path), rows=[header[1], row], lines=[header[0], line]
-                    )
-                    check_record(both)
+        while block := list(itertools.islice(self._whole(header, records), size)):
             yield Block(lines=[line for line, _ in block], rows=[row for _, row in block])
+
+    def _whole(
+        self, header: tuple[int, list[str]], records: Iterator[tuple[int, list[str]]]
+    ) -> Iterator[tuple[int, list[str]]]:
+        """The records, the first that has other cells than the header refused."""
+        for line, row in records:
+            if len(row) != len(self.names):
+                both = Records(path=str(self.path), rows=[header[1], row], lines=[header[0], line])
+                check_record(both)
+            yield line, row
 
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Each record with the line on which it begins; blank lines are passed over."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(
-            _decoded(path, file), delimiter=delimiter, strict=True, skipinitialspace=True
-        )
+        lines = _Lines(path, file)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
         line = 1
         while True:
+            lines.of_record = 0
             try:
                 row = next(reader)
             except StopIteration:
@@ -183,14 +201,36 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             line = reader.line_num + 1
 
 
-def _decoded(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
+class _Lines:
+    """The lines of a file, refused where one is no UTF-8, or so long that it would fill the memory.
+
+    `of_record` counts the characters of the record that is being read, which may have many lines.
+    """
+
+    def __init__(self, path: Path, file: TextIO) -> None:
+        self.path, self.file, self.number, self.of_record = path, file, 0, 0
+
+    def __iter__(self) -> Iterator[str]:
+        """The lines themselves."""
+        return self
+
+    def __next__(self) -> str:
+        """The next line."""
+        line, self.number = self.file.readline(MOST_CHARACTERS + 1), self.number + 1
+        self.of_record += len(line)
+        if self.of_record > MOST_CHARACTERS:
+            raise ValueError(
+                f"{self.path}, line {self.number}: a row has more than {MOST_CHARACTERS:,} "
+                "characters: is a quote not closed, or a line break missing?"
+            )
         if not line.isascii() and (bad := UNDECODED.search(line)):
             raise ValueError(
-                f"{path}, line {number}: byte 0x{ord(bad[0]) - 0xDC00:02x} is not UTF-8: save the "
-                "file as UTF-8."
+                f"{self.path}, line {self.number}: byte 0x{ord(bad[0]) - 0xDC00:02x} is not UTF-8: "
+                "save the file as UTF-8."
             )
-        yield line
+        if not line:
+            raise StopIteration
+        return line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,11 +333,11 @@ class Survey:
             at = int(cells.words.argmax())
             self.first_word = (lines[at], cells.texts[at])
         self.words += words
-        if (wild := np.isinf(cells.numbers)).any() and self.first_infinite is None:
+        if (wild := np.abs(cells.numbers) > LARGEST).any() and self.first_infinite is None:
             at = int(wild.argmax())
             self.first_infinite = (lines[at], cells.texts[at].strip())
         self._see_texts(cells)
-        self._see_numbers(cells.numbers[np.isfinite(cells.numbers)])
+        self._see_numbers(cells.numbers[np.abs(cells.numbers) <= LARGEST])
 
     def _see_texts(self, cells: Cells) -> None:
         if self.texts is None:

@@ -39,6 +39,7 @@ from r2et.data.dataset import (
     category_columns,
     numeric_columns,
 )
+from r2et.limits import content_of
 from r2et.naming import nearest
 
 DELIMITERS = ",;\t|"
@@ -48,6 +49,8 @@ MOST_CATEGORIES = 500  # of one column, each of which becomes a feature
 MOST_NUMERIC_CLASSES = 20
 NUMBERS_THAT_TELL = writing.NUMBERS_THAT_TELL
 SHARE_THAT_TELLS = writing.SHARE_THAT_TELLS
+MOST_COLUMNS = 2**15
+LARGEST = 1e100  # of numbers that can still be squared and added up
 
 NUMBER = writing.NUMBER
 GROUP = (
@@ -176,12 +179,7 @@ def line_breaks(text: str) -> int:
 
 def text_of(path: str | Path) -> str:
     """The text of a file; bytes that are no UTF-8 survive as marks to be found and named later."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ValueError(f"cannot read {path}: {reason}; check the path.") from None
-    text = data.decode("utf-8-sig", errors="surrogateescape")
+    text = content_of(path).decode("utf-8-sig", errors="surrogateescape")
     if not text.strip():
         raise ValueError(f"{path} is empty: expected a header line and rows below it.")
     return text
@@ -295,16 +293,23 @@ def quote_trouble(records: Records, text: str, line: int, delimiter: str, reason
 
 
 def check_header(names: Sequence[str], where: str) -> None:
-    """Refuse names that are empty or not distinct."""
+    """Refuse names that are empty or not distinct, and more of them than a table has."""
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(
+            f"{where}: expected at most {MOST_COLUMNS:,} columns, got {len(names):,}: leave some "
+            "out."
+        )
+    seen: set[str] = set()
     for place, name in enumerate(names):
         if not name.strip():
             raise ValueError(
                 f"{where}: column number {place + 1} has an empty name: name it or remove it."
             )
-        if name in names[:place]:
+        if name in seen:
             raise ValueError(
                 f"{where}: column names must differ, but {name!r} appears twice: rename one."
             )
+        seen.add(name)
 
 
 def check_known(names: Iterable[str], known: Sequence[str], what: str) -> None:
@@ -415,10 +420,10 @@ def check_numbers(cells: Cells, numbers: Sequence[float | None], sure: bool, whe
                 f"{where(cells.first(code), cells.name)}: expected a number as in the rest of the "
                 f"column, got {cells.texts[code]!r}: correct it or name the column in categories."
             )
-        if np.isinf(number):
+        if abs(number) > LARGEST:
             raise ValueError(
                 f"{where(cells.first(code), cells.name)}: expected a finite number, got "
-                f"{cells.texts[code]!r}: correct it or leave it empty."
+                f"{cells.texts[code]!r}, beyond {LARGEST:g}: correct it or leave it empty."
             )
 
 

@@ -4,30 +4,32 @@ Of a network the numbers above the diagonal count, row by row; a diagonal is nev
 are read as plain numbers and words: nothing in them is run, and no archive is unpacked to the disk.
 """
 
+import io
 import math
-import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile, is_zipfile
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.io import loadmat
 from torch import Tensor
 
+from r2et.archives import UNREADABLE, arrays_in, opened
 from r2et.data.collection import Collection
+from r2et.data.matlab import archive_of, word
 from r2et.data.roots import find
 from r2et.inputs import Piece, check_symmetric, upper_triangle
+from r2et.limits import TEXT, TooLargeError, check_bytes, most_bytes
 from r2et.naming import nearest
 from r2et.randomness import stream
 
-UNREADABLE = (OSError, ValueError, EOFError, OverflowError, RuntimeError, BadZipFile, zlib.error)
+PER_WORD = 64  # bytes of memory for a label or name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +155,9 @@ def read_npz(path: Path, keys: Keys = KEYS) -> Networks:
     if not is_zipfile(path):
         raise ValueError(f"{path} must be an archive written by numpy.savez, and is none.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            known = list(archive.files)
-            arrays = {key: archive[key] for key in vars(keys).values() if key in known}
+        arrays, known = arrays_in(path, vars(keys).values())
+    except TooLargeError:
+        raise
     except UNREADABLE as problem:
         raise ValueError(
             f"{path} must hold plain arrays, got one that cannot be read ({one_line(problem)}): "
@@ -171,17 +173,12 @@ def read_mat(path: Path, keys: Keys = KEYS) -> Networks:
     stacks are possible, the first is taken. Words are cell arrays or char arrays.
     """
     check_file(path)
-    try:
-        found = loadmat(path, squeeze_me=True)
-    except NotImplementedError as problem:
-        raise ValueError(
-            f"{path} is a MATLAB 7.3 file (HDF5), which is not read here: save it in MATLAB with "
-            "save(..., '-v7'), or as an npz from Python."
-        ) from problem
-    except Exception as problem:  # a damaged file breaks its reader in many ways
-        raise ValueError(f"{path} must be a MATLAB file, got: {one_line(problem)}.") from problem
-    known = [key for key in found if not key.startswith("__")]
-    arrays = {key: found[key] for key in vars(keys).values() if key in known}
+    wanted = list(vars(keys).values())
+    places = {f"array {place}": key for place, key in enumerate(wanted)}
+    with archive_of(path, wanted, most_bytes()) as archive:
+        found, _ = arrays_in(archive, ["names", *places])
+    known = found.pop("names").tolist()
+    arrays = {places[place]: array for place, array in found.items()}
     if keys.matrices in arrays:
         arrays[keys.matrices] = stacked_first(numbers(arrays[keys.matrices], keys.matrices, path))
     return of_arrays(arrays, keys, known, path)
@@ -218,17 +215,7 @@ def of_arrays(
 
 
 def numbers(values: NDArray[Any], key: str, path: Path) -> NDArray[np.float32]:
-    """An array of numbers as float32, the cells of a MATLAB cell array stacked: like values."""
-    values = np.asarray(values)
-    if values.dtype.kind == "O":
-        cells = [np.asarray(cell) for cell in values.ravel()]
-        shapes = sorted({cell.shape for cell in cells})
-        if len(shapes) > 1:
-            raise ValueError(
-                f"the networks of {path} need equal numbers of nodes, but cells of {key!r} have "
-                f"shapes {' and '.join(map(str, shapes[:3]))}: bring them to common nodes."
-            )
-        values = np.stack(cells) if cells else values
+    """An array of numbers as float32: like values."""
     if values.dtype.kind not in "fiub":
         raise ValueError(f"{key!r} in {path} must hold real numbers, got {values.dtype}.")
     with np.errstate(over="ignore"):
@@ -237,20 +224,8 @@ def numbers(values: NDArray[Any], key: str, path: Path) -> NDArray[np.float32]:
 
 def words(values: NDArray[Any]) -> tuple[str, ...]:
     """Each entry as a word, whole numbers without a point, missing ones empty: (N,)."""
+    check_bytes(PER_WORD * values.size, f"an array of {values.size:,} labels or names")
     return tuple(word(each) for each in np.atleast_1d(values).ravel().tolist())
-
-
-def word(value: object) -> str:
-    """A label or name as a word, "" if it is missing.
-
-    >>> word(1.0), word(float("nan")), word(" CONTROL "), word(b"ADHD")
-    ('1', '', 'CONTROL', 'ADHD')
-    """
-    if isinstance(value, float):
-        return "" if math.isnan(value) else str(int(value) if value.is_integer() else value)
-    if isinstance(value, np.ndarray):
-        return word(value.item()) if value.size == 1 else ""
-    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
 
 
 def read_tu(path: Path) -> Networks:
@@ -264,7 +239,7 @@ def read_tu(path: Path) -> Networks:
     check_file(path)
     if not is_zipfile(path):
         raise ValueError(f"{path} must be a zip archive of the TUDataset collection, and is none.")
-    with ZipFile(path) as archive:
+    with opened(path) as archive:
         members = [each for each in archive.namelist() if not each.startswith("__MACOSX")]
         edges = one_ending(members, "_A.txt", path)
         stem = edges.removesuffix("_A.txt")
@@ -281,7 +256,9 @@ def read_tu(path: Path) -> Networks:
     check_once(graph, places, path)
     low, high = np.sort(node[ends], axis=1).T
     size = len(known)
-    upper = np.zeros((len(labels), size * (size - 1) // 2), dtype=np.float32)
+    pairs = size * (size - 1) // 2
+    check_bytes(4 * len(labels) * pairs, f"{path}, {len(labels):,} graphs of {size:,} nodes,")
+    upper = np.zeros((len(labels), pairs), dtype=np.float32)
     apart = low != high
     low, high, owner = low[apart], high[apart], graph[ends[apart, 0]]
     upper[owner, low * (2 * size - low - 1) // 2 + high - low - 1] = 1
@@ -305,21 +282,23 @@ def one_ending(members: list[str], ending: str, path: Path) -> str:
 
 def read_table(archive: ZipFile, path: Path, member: str, columns: int) -> NDArray[np.int64]:
     """Whole numbers of a text file in an archive, separated by commas: (rows, columns)."""
+    info, found = archive.getinfo(member), array("q")
+    check_bytes(TEXT * info.file_size, f"{member} in {path}")
     try:
-        lines = archive.read(member).decode("ascii").split("\n")
-        found = np.array(
-            [[int(cell) for cell in line.split(",")] for line in lines if line.strip()], np.int64
-        )
+        with archive.open(info) as file:
+            for line in filter(str.strip, io.TextIOWrapper(file, "ascii")):
+                cells = line.split(",", columns)
+                if len(cells) != columns:
+                    raise ValueError(f"the line {line[:40].strip()!r}")
+                found.extend(map(int, cells))
+        if not found:
+            raise ValueError("none")
     except UNREADABLE as problem:
         raise ValueError(
-            f"{member} in {path} must hold lines of whole numbers, got: {one_line(problem)}."
+            f"{member} in {path} must hold {columns} whole numbers in each line, got: "
+            f"{one_line(problem)}."
         ) from problem
-    if found.ndim != 2 or found.shape[1] != columns:
-        raise ValueError(
-            f"{member} in {path} must hold {columns} whole numbers in each line, got "
-            f"shape {found.shape}."
-        )
-    return found
+    return np.frombuffer(found, np.int64).reshape(-1, columns)
 
 
 def rank_in_graph(graph: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -366,13 +345,15 @@ def check_equal_counts(counts: NDArray[np.int64], path: Path) -> None:
 
 def check_once(graph: NDArray[np.int64], places: NDArray[np.int64], path: Path) -> None:
     """Refuse a graph that has a node label twice."""
-    pairs = sorted(zip(graph.tolist(), places.tolist(), strict=True))
-    for one, other in pairwise(pairs):
-        if one == other:
-            raise ValueError(
-                f"a node label must name one place in every graph, but graph {one[0] + 1} of "
-                f"{path} has label {one[1]} twice: such graphs have no common nodes to compare."
-            )
+    order = np.lexsort((places, graph))
+    graph, places = graph[order], places[order]
+    again = np.flatnonzero((graph[1:] == graph[:-1]) & (places[1:] == places[:-1]))
+    if len(again):
+        raise ValueError(
+            f"a node label must name one place in every graph, but graph {graph[again[0]] + 1} of "
+            f"{path} has label {places[again[0]]} twice: such graphs have no common nodes to "
+            "compare."
+        )
 
 
 def check_file(path: Path) -> None:
@@ -457,6 +438,8 @@ def training_pairs(
 
     P is `train_pairs`, or less where there are fewer pairs of either kind than half of that.
     """
+    count = len(train) * (len(train) - 1) // 2
+    check_bytes(32 * count, f"{count:,} pairs of {len(train):,} items")
     pairs = train[torch.combinations(torch.arange(len(train)))]
     alike = labels[pairs[:, 0]] == labels[pairs[:, 1]]
     half = min(pairing.train_pairs // 2, int(alike.sum()), int((~alike).sum()))
@@ -547,6 +530,7 @@ def read_networks(
         if label not in found:
             raise ValueError(f"{path} has no network labelled {label!r}: {nearest(label, found)}")
     item_classes = tuple(dict.fromkeys(classes.values()))
+    number_of = {name: number for number, name in enumerate(item_classes)}
     kept = [place for place, label in enumerate(networks.labels) if label in classes]
     items = networks.upper[kept]
     check_bounds(items, bounds, path)
@@ -554,7 +538,7 @@ def read_networks(
         name=name,
         items=items,
         labels=torch.tensor(
-            [item_classes.index(classes[networks.labels[place]]) for place in kept],
+            [number_of[classes[networks.labels[place]]] for place in kept],
             dtype=torch.int64,
         ),
         item_classes=item_classes,

@@ -3,7 +3,10 @@
 Files are read as numbers only: nothing in them is run, and what unpacks to too much is refused.
 """
 
+import io
+import math
 import pickle
+import pickletools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +22,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from r2et.archives import arrays_in
 from r2et.data.collection import Collection
 from r2et.data.dataset import part_sizes
 from r2et.data.roots import find
 from r2et.inputs import Piece
+from r2et.limits import TooLargeError, check_bytes
 from r2et.randomness import stream
 
 Channels = Literal[1, 3]
@@ -54,6 +59,7 @@ CIFAR_CLASSES = (
 CIFAR_SHAPE = (3, 32, 32)
 CIFAR_BYTES = 3072
 CIFAR_PICTURES = 60_000
+MOST_BATCH = 2**28  # bytes, ten times those of an official batch
 CIFAR_TRAINING_SHARE = 0.8
 CIFAR_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 CIFAR_SOURCE = (
@@ -294,8 +300,11 @@ def read_arrays(
     A letter in a shape is a length that the file may choose, once for all arrays.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            found = {key: stored[key] for key in expected}
+        found, _ = arrays_in(path, expected)
+        if missing := sorted(expected.keys() - found.keys()):
+            raise ValueError(f"no array {missing[0]!r}")
+    except TooLargeError:
+        raise
     except Exception as problem:  # zip, zlib and numpy each have their own for a damaged file
         raise ValueError(
             f"{path} must be an npz file with {', '.join(expected)}, but reading it ended with "
@@ -407,14 +416,21 @@ class BatchReader(pickle.Unpickler):
 def read_batch(path: Path) -> tuple[Pixels, list[int]]:
     """The pictures of one batch, (N, 3, 32, 32), and their classes."""
     try:
-        with path.open("rb") as file:
-            content = BatchReader(file, encoding="bytes").load()
-        return batch_of(content)
+        content = path.read_bytes() if path.stat().st_size <= MOST_BATCH else b""
+        check_batch(content)
+        return batch_of(BatchReader(io.BytesIO(content), encoding="bytes").load())
     except Exception as problem:  # a damaged pickle may fail in any way
         raise ValueError(
             f"{path} must be a batch of the python version of CIFAR-10, but reading it ended with: "
             f"{in_one_line(problem)}; fetch it again from {CIFAR_SOURCE}."
         ) from problem
+
+
+def check_batch(content: bytes) -> None:
+    """Refuse a pickle that names a place in its memory beyond all that it could have filled."""
+    for operation, value, _ in pickletools.genops(content):
+        if operation.name.endswith("PUT") and int(value or 0) > len(content):
+            raise ValueError(f"it asks for place {value}")
 
 
 def batch_of(content: object) -> tuple[Pixels, list[int]]:
@@ -455,6 +471,7 @@ def read_picture(
     check_request(size, channels)
     look = look_at(Path(path))
     wanted: Channels = channels or (1 if look.grey else 3)
+    check_bytes(4 * wanted * math.prod(size or look.size), str(path))
     return torch.from_numpy(pixels_of(Path(path), size or look.size, wanted))
 
 
@@ -479,6 +496,10 @@ def read_folder(
     looks = [look_at(path) for path in files]
     height, width = size or common_size(files, looks)
     depth: Channels = channels or (1 if all(look.grey for look in looks) else 3)
+    check_bytes(
+        4 * len(files) * depth * height * width,
+        f"{folder}, {len(files):,} pictures of {in_words((height, width))} pixels,",
+    )
     items = np.empty((len(files), depth, height, width), dtype=np.float32)
     for place, path in enumerate(files):
         items[place] = pixels_of(path, (height, width), depth)
@@ -604,7 +625,8 @@ def to_pixels(image: Image.Image, *, size: Size, channels: Channels) -> NDArray[
     height, width = size
     if plane.size != (width, height):
         plane = plane.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(plane, dtype=np.float32) / np.float32(most)
+    pixels = np.array(plane, dtype=np.float32)
+    pixels /= np.float32(most)
     layers = np.moveaxis(np.atleast_3d(pixels), -1, 0)
     return np.array(np.broadcast_to(layers, (channels, height, width)), order="C")
 

@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -19,6 +18,7 @@ from r2et.attacks import Budget, Effort
 from r2et.data import Collection, Dataset
 from r2et.evaluation import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
+from r2et.limits import content_of, toml_of
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.naming import check_settings, nearest
 from r2et.objectives import METHODS
@@ -408,7 +408,7 @@ def _table_of(name: str, dataset: str, above: tuple[str, ...] = ()) -> tuple[str
         path = Path(name)
         if not path.is_file():
             raise ValueError(f"there is no recipe file {name}: check the path.")
-        content, name = path.read_bytes(), path.stem
+        content, name = content_of(path), path.stem
     elif name in recipe_names():
         special = f"{name}.{dataset}.toml"
         file = special if special in _files() else f"{name}.toml"
@@ -421,10 +421,7 @@ def _table_of(name: str, dataset: str, above: tuple[str, ...] = ()) -> tuple[str
         content = (resources.files("r2et.experiments") / "recipes" / file).read_bytes()
     else:
         raise ValueError(f"unknown recipe {name!r}: {nearest(name, recipe_names())}")
-    try:
-        table = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ValueError(f"recipe {name!r} is not valid TOML: {problem}.") from problem
+    table = toml_of(content, f"recipe {name!r}")
     overrides, base = table.pop("for", {}).get(dataset, {}), table.pop("base", None)
     own = _merged(table, overrides)
     if base is None:

@@ -1,10 +1,13 @@
 """Networks by their plan: what a model file says of the network whose weights it holds."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from r2et.inputs import Inputs, Joined, Piece
 from r2et.models import MODELS
@@ -28,3 +31,39 @@ def build(plan: Mapping[str, Any], generator: torch.Generator) -> nn.Module:
         shapes = tuple(Piece(shape=tuple(shape)) for shape in pieces)
         model = Joined(model, Inputs(pieces=shapes))
     return model if rho is None else with_softplus(model, rho)
+
+
+@contextmanager
+def bounded(most: int, total: int) -> Iterator[None]:
+    """Refuse to make tensors of more than `most` numbers, or many more than `total` altogether.
+
+    By so much a network is bounded that is to hold the weights of a file: a plan in that file may
+    ask for any other, and would have it before the first shape is compared.
+    """
+    # Each weight is made, drawn and copied by a few operations, small ones by a few more.
+    with _Bounded(max(most, SMALL), COPIES * total + COPIES * SMALL):
+        yield
+
+
+SMALL, COPIES = 2**16, 32
+
+
+class _Bounded(TorchDispatchMode):
+    """Counts the numbers of all tensors that operations make, before they are made."""
+
+    def __init__(self, most: int, total: int) -> None:
+        super().__init__()
+        self.most, self.left = most, total
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation unless what it asks for is too much."""
+        given = args[0] if args else None
+        if isinstance(given, Tensor):
+            asked = given.numel()
+        else:
+            sizes = given if isinstance(given, list | tuple) else ()
+            asked = math.prod(each for each in sizes if isinstance(each, int))
+        self.left -= asked + 1
+        if asked > self.most or self.left < 0:
+            raise ValueError("it asks for more numbers than the weights beside it have")
+        return func(*args, **(kwargs or {}))
