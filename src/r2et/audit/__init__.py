@@ -26,7 +26,7 @@ from r2et.audit.csvs import CsvTable
 from r2et.audit.doubts import doubts, doubts_of_order, sample_of
 from r2et.audit.items import Items
 from r2et.audit.judging import MANY, AuditSettings, Judge, Subject, subject
-from r2et.audit.ledger import ROWS, Ledger
+from r2et.audit.ledger import ROWS, Ledger, sum_of
 from r2et.audit.loading import Loaded, load_model
 from r2et.audit.own import source_for
 from r2et.audit.parquet import check_format, write_parquet
@@ -38,6 +38,7 @@ from r2et.certification.forms import Norm
 from r2et.data import Collection, Split
 from r2et.explainers import Quantity
 from r2et.files import clear_aside, held, write_text
+from r2et.limits import content_of
 from r2et.metrics.exchanges import doubt
 
 __all__ = [
@@ -240,7 +241,7 @@ def _audited(
         clear_aside(folder)
         ledger = Ledger(folder, plan)
         if ledger.finished:
-            return Audit(record=_kept(folder), folder=folder)
+            return Audit(record=_kept(folder, ledger.record), folder=folder)
         (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
         radii = settings.radii == "all" or (
             settings.radii == "auto" and total is not None and total <= MANY
@@ -263,22 +264,23 @@ def _audited(
             on_progress(Progress(done=done, total=total, what="auditing decisions"))
         on_progress(Progress(done=done, total=total, what="adding up"))
         record = _record(subjects, source, settings, ledger, done, radii, plan, doubted)
-        write_text(folder / RECORD, json.dumps(record, allow_nan=False, ensure_ascii=False))
+        text = json.dumps(record, allow_nan=False, ensure_ascii=False)
+        write_text(folder / RECORD, text)
         if format == "parquet":
             write_parquet(folder / ROWS, subjects[0].classes, settings)
-        ledger.finish(keep_rows=format == "csv")
+        ledger.finish(text, keep_rows=format == "csv")
     return Audit(record=record, folder=folder)
 
 
-def _kept(folder: Path) -> dict[str, Any]:
+def _kept(folder: Path, expected: object) -> dict[str, Any]:
     """The record of a finished audit."""
-    try:
-        found: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+    content = content_of(folder / RECORD) if (folder / RECORD).is_file() else b""
+    if sum_of(content) != expected:
         raise ValueError(
             f"{folder} holds a finished audit whose {RECORD} is gone or was changed: delete the "
             "folder, or choose another one."
-        ) from problem
+        )
+    found: dict[str, Any] = json.loads(content)
     return found
 
 

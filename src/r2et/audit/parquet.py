@@ -4,9 +4,10 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from r2et.audit.judging import AuditSettings
-from r2et.audit.telling import MEASURES
+from r2et.audit.telling import BEGINS, MEASURES
 from r2et.files import write_aside
 from r2et.naming import nearest
 
@@ -24,8 +25,8 @@ def check_format(format: str) -> None:
 def write_parquet(rows: Path, classes: Sequence[str], settings: AuditSettings) -> Path:
     """The Parquet file beside a CSV file of rows, now holding the same, written block by block."""
     # By name, so that neither this package nor its type checks need it.
-    names = ("pyarrow", "pyarrow.csv", "pyarrow.parquet")
-    arrow, csv, parquet = map(importlib.import_module, names)
+    names = ("pyarrow", "pyarrow.csv", "pyarrow.parquet", "pyarrow.compute")
+    arrow, csv, parquet, compute = map(importlib.import_module, names)
     lengths = [
         f"{what} precision at {length}"
         for what in ("certified", "attacked")
@@ -45,12 +46,19 @@ def write_parquet(rows: Path, classes: Sequence[str], settings: AuditSettings) -
     kinds |= dict.fromkeys(flags, arrow.bool_())
     options = csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
 
+    def exact(column: Any) -> Any:
+        """Text without the escapes that only spreadsheets need."""
+        if column.type != arrow.string():
+            return column
+        return compute.replace_substring_regex(column, rf"\A'({BEGINS})", r"\1")
+
     def write(aside: Path) -> None:
         with (
             csv.open_csv(rows, parse_options=reading, convert_options=options) as blocks,
             parquet.ParquetWriter(aside, blocks.schema) as out,
         ):
             for block in blocks:
-                out.write_batch(block)
+                columns = [exact(column) for column in block.columns]
+                out.write_batch(arrow.record_batch(columns, schema=blocks.schema))
 
     return write_aside(rows.with_suffix(".parquet"), write)

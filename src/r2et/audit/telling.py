@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,13 @@ from torch import Tensor
 from r2et.audit.judging import AuditSettings, Explained, Judged, Subject
 from r2et.audit.tables import Chunk, Columns
 from r2et.data.dataset import MISSING, SHOWN, Feature, in_words, plain
+from r2et.data.frames import NUMBER
 from r2et.drawing import drawn
 
 MOST_CHANGES = 40
+# What begins a formula, behind spaces and behind apostrophes, by which one is told from an escape.
+BEGINS = "'*(?:[ \\t\\r\\n]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])"
+FORMULA, ESCAPED = re.compile(BEGINS), re.compile(f"'{BEGINS}")
 MEASURES = (
     *("thickness", "dffot", "comp", "suff", "flippable"),
     *("exchange agreement", "exchange size"),
@@ -246,7 +251,10 @@ def _in_digits(group: Sequence[tuple[Feature, float]]) -> str:
 
 
 def flat(row: Mapping[str, Any]) -> list[str]:
-    """The cells of a row, lists as JSON and nothing for what is not known."""
+    """The cells of a row, lists as JSON and nothing for what is not known.
+
+    Text that a spreadsheet would run as a formula is escaped, see `escaped`; numbers stay numbers.
+    """
     return [_cell(value) for value in row.values()]
 
 
@@ -257,4 +265,24 @@ def _cell(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return escaped(value)
     return repr(value) if isinstance(value, float) else str(value)
+
+
+def escaped(text: str) -> str:
+    """Text with an apostrophe before what would make it a formula, such as =, +, - or @.
+
+    >>> escaped("=1+1"), escaped("-5"), escaped("-x"), escaped("'=1+1"), escaped("a = b")
+    ("'=1+1", '-5', "'-x", "''=1+1", 'a = b')
+    """
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+
+
+def unescaped(text: str) -> str:
+    """The text that `escaped` was given.
+
+    >>> unescaped("'=1+1"), unescaped("'tis"), unescaped("''=1+1")
+    ('=1+1', "'tis", "'=1+1")
+    """
+    return text[1:] if ESCAPED.match(text) else text
