@@ -3,14 +3,18 @@
 import dataclasses
 import json
 import os
+import platform
 import shlex
 import signal
 import sys
+import tempfile
+import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
@@ -119,11 +123,27 @@ attacks as an adversary would, and trains networks whose top-k features stay put
 errors = Console(stderr=True)
 
 
+@dataclasses.dataclass
+class _Faults:
+    """What becomes of a fault: whether its traceback is shown, and the folder for its log."""
+
+    shown: bool = False
+    folder: Path | None = None
+
+
+_faults = _Faults()
+
+
 @app.callback(invoke_without_command=True)
 def options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the traceback of whatever ends a command."),
+    ] = False,
 ) -> None:
     """Options of the whole command."""
+    _faults.shown = debug
     if version:
         print(__version__)
         raise typer.Exit
@@ -233,7 +253,7 @@ def run_command(
             f"the report of a run needs the attacks er and strong, but recipe {plan.name!r} leaves "
             f"out {' and '.join(missing)}: name them, or use `r2et sweep`."
         )
-    folder = out or Path("runs") / f"{dataset.name}-{plan.name}"
+    folder = _faults.folder = out or Path("runs") / f"{dataset.name}-{plan.name}"
     with _going_on(), _bar(f"{dataset.name}, recipe {plan.name}") as show:
         rows = run(
             dataset,
@@ -320,7 +340,7 @@ def sweep_command(
     if address is not None and backend != "dask":
         raise ValueError("--address is that of a dask scheduler: add --backend dask.")
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
-    folder = out or Path("runs") / f"sweep-{name}"
+    folder = _faults.folder = out or Path("runs") / f"sweep-{name}"
     with _going_on(), _bar(f"recipe {name}") as show:
         rows = sweep(
             recipe,
@@ -408,6 +428,7 @@ def reproduce_command(
 
         r2et reproduce all --jobs 8 --docs docs/results.md
     """
+    _faults.folder = out
     targets = targets_named(target)
     names, chosen = (
         None if listed is None else [each.strip() for each in listed.split(",")]
@@ -1009,7 +1030,7 @@ def audit_command(
     named: dict[str, torch.nn.Module] = {}
     for each in models:
         named[_free_name(each.name, named)] = each.model
-    folder = out or Path("runs") / f"audit-{Path(data).stem}"
+    folder = _faults.folder = out or Path("runs") / f"audit-{Path(data).stem}"
     with errors.status("reading the table"):
         source = source_for(data, models, settings)
     effort = usual_settings(source).effort
@@ -1133,6 +1154,7 @@ def report_command(
     data_root: DataRoot = None,
 ) -> None:
     """Print the table and write the report of a finished run again, without any model."""
+    _faults.folder = out or folder
     rows = _latest(read_rows(folder / "results.jsonl"))
     if not rows:
         raise ValueError(f"{folder} holds no results.jsonl with rows: run `r2et run` first.")
@@ -1367,11 +1389,51 @@ def _cell(value: dict[str, Any] | None, column: Column) -> str:
 
 
 def main() -> None:
-    """Run a command; a user's mistake ends in one sentence and exit code 2."""
+    """Run a command; a user's mistake ends in one sentence and exit code 2.
+
+    What nobody expected ends in one sentence, a log with its traceback, and exit code 3.
+    """
     # A process that has grown is replaced between two units: nothing is lost, nothing to be done.
     warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
+    _faults.shown, _faults.folder = False, None
     try:
         app()
     except ValueError as problem:
-        errors.print(Text(f"r2et: {problem}"), soft_wrap=True)
-        sys.exit(2)
+        _end(str(problem), 2)
+    except OSError as problem:
+        where = "" if problem.filename is None else f" {problem.filename}"
+        _end(f"cannot use{where}: {problem.strerror or problem}; check the path.", 2)
+    except MemoryError:
+        _end("there is not enough memory: ask for fewer or smaller inputs.", 2)
+    except Exception as problem:  # of any kind: a user should not have to read a traceback
+        first = next(iter(str(problem).splitlines()), "")
+        told = f"{type(problem).__name__}: {first}" if first else type(problem).__name__
+        log = _write_log(traceback.format_exc())
+        _end(
+            f"a fault of this program ({told}); the traceback is in {log}: please report it, or "
+            "look at it by `r2et --debug`.",
+            3,
+        )
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    """End with a sentence, on request with the traceback before it."""
+    if _faults.shown:
+        errors.print(Text(traceback.format_exc()), soft_wrap=True)
+    errors.print(Text(f"r2et: {sentence}"), soft_wrap=True)
+    sys.exit(code)
+
+
+def _write_log(text: str) -> Path:
+    """The file that now holds a traceback: in the output folder, else in that for such files."""
+    about = f"r2et {__version__}, Python {platform.python_version()}, torch {torch.__version__}"
+    command = shlex.join(["r2et", *sys.argv[1:]])
+    name = f"fault-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    places = [Path(state) / "r2et", Path(tempfile.gettempdir())]
+    if _faults.folder is not None and _faults.folder.is_dir():
+        places.insert(0, _faults.folder)
+    for place in places:
+        with suppress(OSError, ValueError):
+            return write_text(place / name, f"{about}\n{command}\n\n{text}")
+    return Path(os.devnull)
