@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -20,7 +21,7 @@ PER_MEMBER = 1024  # bytes of an archive's directory, far above what the name of
 DAMAGED = (OSError, EOFError, NotImplementedError, BadZipFile, zlib.error, struct.error)
 UNREADABLE = (
     *(ValueError, TypeError, KeyError, OverflowError, RuntimeError, SyntaxError, MemoryError),
-    *DAMAGED,
+    *(TokenError, *DAMAGED),
 )
 """What reading a damaged archive can end with."""
 

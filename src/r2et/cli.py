@@ -12,12 +12,13 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
+from jinja2 import TemplateError
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
@@ -94,6 +95,7 @@ from r2et.experiments.targets import (
 )
 from r2et.explainers import EXPLAINERS
 from r2et.files import read_rows, write_text
+from r2et.limits import content_of, json_of
 from r2et.metrics import METRICS
 from r2et.metrics.exchanges import doubt
 from r2et.naming import nearest
@@ -440,7 +442,9 @@ def reproduce_command(
         raise ValueError("--address is that of a dask scheduler: add --backend dask.")
     _check_place(docs)
     if rows_from is not None:
-        rows = kept_rows(rows_from)
+        with _rows_of(rows_from):
+            rows = kept_rows(rows_from)
+        _check_rows(rows, rows_from)
         if not rows and docs is None:
             raise ValueError(f"{rows_from} holds no rows in files *.jsonl: name another folder.")
     else:
@@ -462,7 +466,8 @@ def reproduce_command(
     if docs is not None:
         keep_rows(rows, docs.with_suffix(""))
         write_page(kept_rows(docs.with_suffix("")), docs)
-    _show_targets(targets, rows, names, out if rows_from is None else None, docs, as_json)
+    with nullcontext() if rows_from is None else _rows_of(rows_from):
+        _show_targets(targets, rows, names, out if rows_from is None else None, docs, as_json)
 
 
 def _show_targets(
@@ -1155,7 +1160,9 @@ def report_command(
 ) -> None:
     """Print the table and write the report of a finished run again, without any model."""
     _faults.folder = out or folder
-    rows = _latest(read_rows(folder / "results.jsonl"))
+    rows = read_rows(folder / "results.jsonl")
+    _check_rows(rows, folder)
+    rows = _latest(rows)
     if not rows:
         raise ValueError(f"{folder} holds no results.jsonl with rows: run `r2et run` first.")
     rows = [row for row in rows if skip <= row["seed"] and (seeds is None or row["seed"] < seeds)]
@@ -1166,7 +1173,34 @@ def report_command(
         source = load(dataset).source if dataset in DATASETS else ""
     except MissingDataError:
         source = ""
-    _show(rows, _report(rows, folder, out or folder, source), as_json)
+    with _rows_of(folder):
+        _show(rows, _report(rows, folder, out or folder, source), as_json)
+
+
+@contextmanager
+def _rows_of(folder: Path) -> Iterator[None]:
+    """Say so if nothing can be made of the rows of a folder because parts of them are not there."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError, TemplateError) as problem:
+        raise ValueError(
+            f"the rows of {folder} are damaged or of another version "
+            f"({type(problem).__name__}: {problem}): restore them from a copy or run again."
+        ) from problem
+
+
+ROW_KEYS = {"dataset": str, "recipe": str, "method": str, "label": str, "seed": int}
+
+
+def _check_rows(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Refuse rows that do not say what they are of."""
+    for number, row in enumerate(rows, 1):
+        for key, kind in ROW_KEYS.items():
+            if not isinstance(row.get(key), kind):
+                raise ValueError(
+                    f"row {number} of {folder} must give {key!r} as {kind.__name__}, got "
+                    f"{row.get(key)!r}: restore it from a copy or run again."
+                )
 
 
 @app.command("list", rich_help_panel="Commands")
@@ -1274,7 +1308,8 @@ def _latest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _report(rows: Sequence[dict[str, Any]], folder: Path, out: Path, source: str) -> Path:
     path = folder / "recipe.json"
-    line = json.loads(path.read_text(encoding="utf-8"))["line"] if path.is_file() else ""
+    recipe = json_of(content_of(path), str(path)) if path.is_file() else {"line": ""}
+    line = recipe["line"]
     return write_report(
         rows,
         out / "report.html",
@@ -1406,8 +1441,7 @@ def main() -> None:
     except MemoryError:
         _end("there is not enough memory: ask for fewer or smaller inputs.", 2)
     except Exception as problem:  # of any kind: a user should not have to read a traceback
-        first = next(iter(str(problem).splitlines()), "")
-        told = f"{type(problem).__name__}: {first}" if first else type(problem).__name__
+        told = f"{type(problem).__name__}: {problem}".rstrip(": ")
         log = _write_log(traceback.format_exc())
         _end(
             f"a fault of this program ({told}); the traceback is in {log}: please report it, or "
@@ -1420,7 +1454,9 @@ def _end(sentence: str, code: int) -> NoReturn:
     """End with a sentence, on request with the traceback before it."""
     if _faults.shown:
         errors.print(Text(traceback.format_exc()), soft_wrap=True)
-    errors.print(Text(f"r2et: {sentence}"), soft_wrap=True)
+    # What a file says may be quoted there: nothing of it may move a terminal's cursor.
+    said = "".join(each if each.isprintable() else " " for each in sentence)
+    errors.print(Text(f"r2et: {said}"), soft_wrap=True)
     sys.exit(code)
 
 
