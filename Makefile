@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench strength exchange cheaper certificates soundness stream results lint clean
+.PHONY: run test slow bench strength exchange cheaper certificates soundness stream fuzz results lint \
+	clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +49,9 @@ soundness: $(VENV)/.usable
 
 stream: $(VENV)/.usable
 	$(BIN)/python benchmarks/stream.py
+
+fuzz: $(VENV)/.testable
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py $(ARGS)
 
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null

@@ -621,6 +621,99 @@ def test_help_and_version(r2et) -> None:
     assert (code, shown.strip()) == (0, "0.1.0")
 
 
+# --- faults -----------------------------------------------------------------------------------
+
+
+def broken(*_: object, **__: object) -> None:
+    raise KeyError("a\nfault")
+
+
+def logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("fault-*.log"))
+
+
+def test_a_fault_is_one_sentence_a_log_and_exit_code_3(
+    r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("r2et.cli._known", broken)
+    code, shown, err = r2et("list")
+    assert (code, shown) == (3, "")
+    assert "Traceback" not in err
+    [line] = err.splitlines()
+    [log] = logs(tmp_path / "state" / "r2et")
+    assert line.startswith("r2et: a fault of this program (KeyError: ")
+    assert str(log) in line
+    text = log.read_text()
+    assert "Traceback" in text
+    assert "\nr2et list\n" in text
+    code, _, err = r2et("--debug", "list")
+    assert code == 3
+    assert "Traceback" in err
+
+
+def test_the_log_is_in_the_output_folder(
+    r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("r2et.cli.read_rows", broken)
+    code, _, err = r2et("report", tmp_path)
+    [log] = logs(tmp_path)
+    assert code == 3
+    assert str(log) in err
+    # A folder that cannot be made is no reason to lose the traceback.
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "aside"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "aside").mkdir()
+    r2et("report", tmp_path / "nowhere")
+    assert len(logs(tmp_path / "aside")) == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        (PermissionError(13, "Permission denied", "/x"), "cannot use /x: Permission denied"),
+        (MemoryError(), "not enough memory"),
+        (ValueError("two\nlines \x1b[2J"), "r2et: two lines  [2J\n"),
+    ],
+)
+def test_what_can_be_expected_ends_with_exit_code_2(
+    r2et, monkeypatch: pytest.MonkeyPatch, problem: Exception, says: str
+) -> None:
+    def refused() -> None:
+        raise problem
+
+    monkeypatch.setattr("r2et.cli._known", refused)
+    code, _, err = r2et("list")
+    assert code == 2
+    assert says in err
+    assert len(err.splitlines()) == 1
+    code, _, err = r2et("--debug", "list")
+    assert code == 2
+    assert "Traceback" in err
+
+
+DAMAGED = {
+    "no seed": ({"seed": None}, "must give 'seed' as int"),
+    "no measures": ({"measures": {}}, "damaged or of another version (KeyError 'clean AUC')"),
+    "a word for measures": ({"measures": "x"}, "must give 'measures' as dict"),
+    "candidates gone": ({"candidates": [None]}, "damaged or of another version (TypeError"),
+}
+
+
+@pytest.mark.parametrize(("changes", "says"), DAMAGED.values(), ids=DAMAGED)
+def test_damaged_rows_are_refused(
+    r2et, tmp_path: Path, changes: dict[str, object], says: str
+) -> None:
+    rows = [row_of(method, 0) | changes for method in ("linear", "vanilla", "r2et")]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, err = r2et("report", tmp_path)
+    assert code == 2
+    assert says in err
+
+
 @pytest.mark.slow
 def test_the_wheel_works_when_installed_elsewhere(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]

@@ -1,12 +1,6 @@
-import io
-import json
-import os
+import importlib
 import struct
-import subprocess
-import sys
-import warnings
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +14,7 @@ from scipy.io import savemat
 from r2et import limits
 from r2et.archives import arrays_in, opened
 from r2et.attacks import read_rules
-from r2et.audit import CsvTable, Items, audit, load_model, read_settings
-from r2et.audit.ledger import Ledger
+from r2et.audit import CsvTable, Items, load_model, read_settings
 from r2et.audit.reading import MOST_CHARACTERS, CsvFile
 from r2et.data import read_csv, read_folder
 from r2et.data.frames import MOST_COLUMNS
@@ -29,7 +22,6 @@ from r2et.data.networks import read_file
 from r2et.data.pictures import read_batch
 from r2et.estimator import StableClassifier
 from r2et.files import read_rows
-from r2et.inputs import Inputs, Piece
 from r2et.models import MODELS
 from r2et.models.building import bounded, build
 from r2et.training import load, save
@@ -106,7 +98,7 @@ def forged(path: Path, shape: str, kind: str = "<f4", data: bytes = b"") -> Path
     ("shape", "kind", "says"),
     [
         ("(1000000, 10000)", "<f4", "would take 40,000,000,000 bytes"),
-        ("(1,)", "<U1000000000", "would take 4,000,000,000 bytes"),
+        ("(1,)", "<U400000000", "would take 1,600,000,000 bytes"),
         ("(10,)", "<f4", "should hold 40 bytes, but has 0"),
         ("(0, 4611686018427387904, 8)", "<U0", "no array of plain"),
         ("(-1, -1)", "<f4", "no array of plain"),
@@ -129,9 +121,8 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
     np.savez_compressed(path, upper=np.zeros((100, 3), np.float32), labels=np.arange(100))
     arrays, names = arrays_in(path, ["upper", "none"])
     assert (list(arrays), names) == (["upper"], ["upper", "labels"])
-    small(monkeypatch, 2_000)  # 1,200 bytes alone, but 2,000 together
-    assert "would take 2,000" not in refusal(lambda: read_file(path))
-    assert f"{path} would take" in refusal(lambda: read_file(path))
+    small(monkeypatch, 1_999)  # 1,200 and 800 bytes
+    assert f"{path} would take 2,000 bytes" in refusal(lambda: read_file(path))
 
 
 def test_an_archive_of_too_many_members_is_refused_before_they_are_listed(tmp_path: Path) -> None:
@@ -187,7 +178,9 @@ def test_a_matlab_file_that_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.mat"
-    savemat(path, {"upper": np.zeros((20_000, 10)), "labels": np.zeros(20_000)}, do_compression=True)
+    savemat(
+        path, {"upper": np.zeros((20_000, 10)), "labels": np.zeros(20_000)}, do_compression=True
+    )
     assert path.stat().st_size < 10_000
     small(monkeypatch)
     assert "would take more memory" in refusal(lambda: read_file(path))
@@ -258,8 +251,8 @@ def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
         file.write(b"a,b\n1,")
         file.truncate(10**12)
     assert f"line 2: a row has more than {MOST_CHARACTERS:,}" in refusal(lambda: CsvTable.at(long))
-    cells = '"a\n",' * (MOST_CHARACTERS // 5)
-    quoted = table(tmp_path / "quoted.csv", f"a,b\n{cells}")
+    cells = '"a\n",' * (MOST_CHARACTERS // 5 + 1)
+    quoted = table(tmp_path / "quoted.csv", f"a,b\n{cells}1\n")
     assert "a row has more than" in refusal(lambda: CsvTable.at(quoted))
 
 
@@ -273,7 +266,7 @@ def test_a_table_of_too_many_columns_is_refused(tmp_path: Path) -> None:
 def test_a_wide_table_is_read_in_smaller_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("r2et.audit.reading.MOST_CELLS", 6)
+    monkeypatch.setattr(importlib.import_module("r2et.audit.reading"), "MOST_CELLS", 6)
     path = table(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 7)
     assert [len(block.rows) for block in CsvFile.at(path).blocks(5)] == [3, 3, 1]
 
@@ -289,7 +282,7 @@ def test_a_number_that_cannot_be_squared_is_refused(number: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"PAR1\x15\x04", "Parquet file"), (b'""\n1\n', "empty name"), (b"\n\n \n", "is empty")],
+    [(b"PAR1\x15\x04", "Parquet file"), (b'""\n""\n', "no header line"), (b"\n\n \n", "is empty")],
 )
 def test_a_file_that_is_no_table_is_refused(content: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
@@ -312,7 +305,7 @@ def test_a_network_is_no_larger_than_its_weights(tmp_path: Path) -> None:
         model = build({"name": "logistic", "inputs": 3}, torch.Generator())
         path = save(tmp_path / f"{name}.safetensors", model, {"model": plan})
         assert "more numbers than the weights" in refusal(lambda path=path: load(path))
-    with bounded(10, 1000):
+    with bounded([10]):
         torch.zeros(2**16)
         with pytest.raises(ValueError, match="more numbers"):
             torch.zeros(2**16 + 1)
@@ -323,7 +316,7 @@ def test_every_network_fits_into_the_bounds_of_its_own_weights(name: str, tmp_pa
     plans: dict[str, dict[str, Any]] = {
         "mlp": {"inputs": 5},
         "logistic": {"inputs": 5},
-        "structured": {"inputs": 5, "alone": [0, 1]},
+        "structured": {"inputs": 5, "numeric": [0, 1], "one_hot": [[2, 3, 4]]},
         "siamese-cnn": {},
         "siamese-gcn": {"nodes": 6},
         "gcn": {"nodes": 6},

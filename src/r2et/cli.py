@@ -1177,19 +1177,27 @@ def report_command(
         _show(rows, _report(rows, folder, out or folder, source), as_json)
 
 
+DAMAGED = (LookupError, TypeError, AttributeError, ArithmeticError, StopIteration, TemplateError)
+"""What working with rows ends in of which a part is missing or something else."""
+
+
 @contextmanager
 def _rows_of(folder: Path) -> Iterator[None]:
     """Say so if nothing can be made of the rows of a folder because parts of them are not there."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ArithmeticError, TemplateError) as problem:
+    except DAMAGED as problem:
         raise ValueError(
             f"the rows of {folder} are damaged or of another version "
-            f"({type(problem).__name__}: {problem}): restore them from a copy or run again."
+            f"({type(problem).__name__} {problem}): restore them from a copy or run again."
         ) from problem
 
 
-ROW_KEYS = {"dataset": str, "recipe": str, "method": str, "label": str, "seed": int}
+ROW_KEYS: dict[str, type] = {
+    **dict.fromkeys(("dataset", "recipe", "method", "label"), str),
+    "seed": int,
+    "measures": dict,
+}
 
 
 def _check_rows(rows: Sequence[dict[str, Any]], folder: Path) -> None:

@@ -616,8 +616,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if about["named"]:
             names = [column.name for column in found.encoding_.columns]
             found.feature_names_in_ = np.array(names, dtype=object)
-        sizes = sizes_in(path)
-        with bounded(max(sizes, default=0), sum(sizes)):
+        with bounded(sizes_in(path)):
             network = network_of(found._plan, stream(0, "unused")).double()
         prepare = method_of(found._plan).prepare
         found.model_, _ = load(path, prepare(network) if prepare else network)

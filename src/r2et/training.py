@@ -434,9 +434,8 @@ def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[st
 
 def _built(plan: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> nn.Module:
     """The network of a file's plan, refused if the plan asks for more than its weights fill."""
-    sizes = [value.numel() for value in tensors.values()]
     try:
-        with bounded(max(sizes, default=0), sum(sizes)):
+        with bounded([value.numel() for value in tensors.values()]):
             model = build(plan, stream(0, "unused"))
         return model.to(next(iter(tensors.values())).dtype)
     except Exception as problem:  # of whatever else than sizes the plan holds

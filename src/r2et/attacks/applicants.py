@@ -6,6 +6,7 @@ the radius says what may be spent. `docs/threat-models.md` defines all of it.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -62,7 +63,7 @@ class Rule:
                 raise ValueError(f"{name!r} must be true or false, got {getattr(self, name)!r}.")
         for name in ("swap", "per_eps", "share", "low", "high"):
             value = getattr(self, name)
-            if value is not None and not (_is_number(value) and math.isfinite(value)):
+            if value is not None and not (_is_number(value) and abs(value) <= sys.float_info.max):
                 raise ValueError(f"{name!r} must be a finite number, got {value!r}.")
             if value is not None and name not in ("low", "high") and not 1e-30 < value < 1e30:
                 raise ValueError(f"{name!r} must lie above 0 and below 1e30, got {value!r}.")

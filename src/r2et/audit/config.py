@@ -1,6 +1,7 @@
 """What a user says about the columns of a table, in a small TOML file."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +134,9 @@ def _check_pair(column: str, pair: object) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number of TOML can be larger than any float.
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and abs(value) <= sys.float_info.max
 
 
 def read_settings(path: str | Path) -> DataSettings:

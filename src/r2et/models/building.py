@@ -1,7 +1,7 @@
 """Networks by their plan: what a model file says of the network whose weights it holds."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,26 +34,26 @@ def build(plan: Mapping[str, Any], generator: torch.Generator) -> nn.Module:
 
 
 @contextmanager
-def bounded(most: int, total: int) -> Iterator[None]:
-    """Refuse to make tensors of more than `most` numbers, or many more than `total` altogether.
+def bounded(sizes: Sequence[int]) -> Iterator[None]:
+    """Refuse to make a network whose tensors could not be those of these many numbers each.
 
-    By so much a network is bounded that is to hold the weights of a file: a plan in that file may
-    ask for any other, and would have it before the first shape is compared.
+    A plan in a file of weights may ask for any network, and would have it before the first shape is
+    compared.
     """
-    # Each weight is made, drawn and copied by a few operations, small ones by a few more.
-    with _Bounded(max(most, SMALL), COPIES * total + COPIES * SMALL):
+    with _Bounded(max([SMALL, *sizes]), OPERATIONS * (len(sizes) + 10)):
         yield
 
 
-SMALL, COPIES = 2**16, 32
+SMALL = 2**16  # numbers that may always be made at once
+OPERATIONS = 100  # for each tensor: it is made, drawn, copied, converted
 
 
 class _Bounded(TorchDispatchMode):
-    """Counts the numbers of all tensors that operations make, before they are made."""
+    """Looks at what each operation asks for before it is run, and counts them."""
 
-    def __init__(self, most: int, total: int) -> None:
+    def __init__(self, most: int, left: int) -> None:
         super().__init__()
-        self.most, self.left = most, total
+        self.most, self.left = most, left
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation unless what it asks for is too much."""
@@ -63,7 +63,7 @@ class _Bounded(TorchDispatchMode):
         else:
             sizes = given if isinstance(given, list | tuple) else ()
             asked = math.prod(each for each in sizes if isinstance(each, int))
-        self.left -= asked + 1
+        self.left -= 1
         if asked > self.most or self.left < 0:
             raise ValueError("it asks for more numbers than the weights beside it have")
         return func(*args, **(kwargs or {}))

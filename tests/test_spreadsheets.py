@@ -1,0 +1,111 @@
+"""Rows of an audit in a spreadsheet: nothing in them is run, and all come back as they were."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from r2et.audit import Table, audit
+from r2et.audit.telling import escaped, flat, unescaped
+from refusals import refusal
+
+FORMULAS = ("=1+1", "+x", "-x", "@sum", "\tx", "\rx", " =1", "'=1", "''=1", "\uff1d1", "=\n1")
+FINE = ("", "x", "a=b", "-5", "+1.5", "-1e5", "'tis", "[1]", "x\n=1")
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_formula_gets_an_apostrophe(text: str) -> None:
+    assert escaped(text) == f"'{text}"
+    assert unescaped(escaped(text)) == text
+
+
+@pytest.mark.parametrize("text", FINE)
+def test_other_text_and_numbers_stay(text: str) -> None:
+    assert escaped(text) == text == unescaped(text)
+
+
+@given(st.text(alphabet="'=+-@ \t\r\n1ex", max_size=6) | st.text(max_size=8))
+def test_every_text_comes_back(text: str) -> None:
+    assert unescaped(escaped(text)) == text
+    try:
+        float(text)
+    except ValueError:
+        assert not escaped(text).startswith(("\t", "\r", "\n"))
+        assert not escaped(text).lstrip().startswith(("=", "+", "-", "@"))
+
+
+def test_only_text_is_escaped() -> None:
+    row = {"a": -0.5, "b": -3, "c": "-3", "d": "-x", "e": ["=1"], "f": None, "g": False}
+    assert flat(row) == ["-0.5", "-3", "-3", "'-x", '["=1"]', "", "false"]
+
+
+def hostile() -> Table:
+    """Decisions whose classes, names and subgroups are formulas."""
+    x = torch.randn(12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return Table(
+        x=x,
+        names=["=cmd", "+b", "c"],
+        y=(x[:, 0] > 0).long(),
+        classes=("=no()", "@yes"),
+        ids=[FORMULAS[number % len(FORMULAS)] for number in range(12)],
+        subgroups={"=group": ["=one", "'=one", "-two", "-2"] * 3},
+    )
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)).double()
+
+
+SETTINGS: dict[str, Any] = {"k": 1, "attack": "none", "radii": "none", "epsilons": (0.1,)}
+
+
+def test_an_audit_writes_no_formulas_and_reads_its_own_rows(tmp_path: Path) -> None:
+    found = audit(net(), hostile(), out=tmp_path / "csv", **SETTINGS)
+    with (tmp_path / "csv" / "decisions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        for name, cell in row.items():
+            assert not name.startswith(("=", "+", "-", "@"))
+            if cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+                float(cell)
+    assert {row["id"] for row in rows} == {f"'{text}" for text in FORMULAS}
+    # What is said of the whole is said of the texts themselves.
+    [model] = found.models
+    assert {each["value"] for each in model["subgroups"]} == {"=one", "'=one", "-two", "-2"}
+    assert model["auc"] is not None
+    told = json.loads((tmp_path / "csv" / "audit.json").read_text())["decisions"]
+    assert {each["id"] for each in told} == set(FORMULAS)
+
+
+def test_parquet_is_exact(tmp_path: Path) -> None:
+    audit(net(), hostile(), out=tmp_path, format="parquet", **SETTINGS)
+    frame = pd.read_parquet(tmp_path / "decisions.parquet")
+    assert set(frame["id"]) == set(FORMULAS)
+    assert set(frame["prediction"]) <= {"=no()", "@yes"}
+    assert set(frame["subgroup =group"]) == {"=one", "'=one", "-two", "-2"}
+    assert frame["log-odds of @yes"].dtype == float
+
+
+@pytest.mark.parametrize("name", ["decisions.csv", "told.jsonl", "journal.jsonl", "audit.json"])
+def test_what_was_changed_since_is_refused(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    audit(net(), hostile(), out=out, chunk=4, **SETTINGS)
+    if name != "audit.json":  # as if it had been stopped before the last chunk
+        told = json.loads((out / "audit.json").read_text())["decisions"]
+        (out / "told.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+        journal = (out / "journal.jsonl").read_text().splitlines(keepends=True)
+        (out / "journal.jsonl").write_text("".join(journal[:3]))
+    content = (out / name).read_text()
+    changed = content.replace("lengths", "length") if name == "journal.jsonl" else None
+    (out / name).write_text(changed or content.replace("0.", "1.", 1))
+    message = refusal(lambda: audit(net(), hostile(), out=out, chunk=4, **SETTINGS))
+    assert name in message
+    assert "changed" in message
