@@ -171,14 +171,14 @@ def test_lines_that_are_no_rows_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_rows_that_several_processes_append_are_all_there(tmp_path: Path) -> None:
-    # The module alone is loaded, which needs no torch.
+    # The module is loaded without the rest of its package, which needs no torch.
     path, script = tmp_path / "results.jsonl", tmp_path / "script.py"
     script.write_text(
-        "import importlib.util, sys\n"
+        "import sys, types\n"
         "from pathlib import Path\n"
-        "spec = importlib.util.spec_from_file_location('files', sys.argv[1])\n"
-        "files = importlib.util.module_from_spec(spec)\n"
-        "spec.loader.exec_module(files)\n"
+        "package = sys.modules['r2et'] = types.ModuleType('r2et')\n"
+        "package.__path__ = [str(Path(sys.argv[1]).parent)]\n"
+        "from r2et import files\n"
         "sys.stdin.read()\n"
         "for number in range(50):\n"
         "    row = {'who': int(sys.argv[3]), 'number': number, 'text': 'x' * 40 * (number % 5)}\n"

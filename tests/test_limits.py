@@ -97,8 +97,8 @@ def forged(path: Path, shape: str, kind: str = "<f4", data: bytes = b"") -> Path
 @pytest.mark.parametrize(
     ("shape", "kind", "says"),
     [
-        ("(1000000, 10000)", "<f4", "would take 40,000,000,000 bytes"),
-        ("(1,)", "<U400000000", "would take 1,600,000,000 bytes"),
+        ("(1000000, 10000)", "<f4", "would take 120,000,000,000 bytes"),
+        ("(1,)", "<U400000000", "would take 4,800,000,000 bytes"),
         ("(10,)", "<f4", "should hold 40 bytes, but has 0"),
         ("(0, 4611686018427387904, 8)", "<U0", "no array of plain"),
         ("(-1, -1)", "<f4", "no array of plain"),
@@ -121,8 +121,10 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
     np.savez_compressed(path, upper=np.zeros((100, 3), np.float32), labels=np.arange(100))
     arrays, names = arrays_in(path, ["upper", "none"])
     assert (list(arrays), names) == (["upper"], ["upper", "labels"])
-    small(monkeypatch, 1_999)  # 1,200 and 800 bytes
-    assert f"{path} would take 2,000 bytes" in refusal(lambda: read_file(path))
+    small(monkeypatch, 5_999)  # for three times 1,200 and 800 bytes
+    assert f"{path}, with the work on it, would take 6,000 bytes" in refusal(
+        lambda: read_file(path)
+    )
 
 
 def test_an_archive_of_too_many_members_is_refused_before_they_are_listed(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_pictures_are_counted_before_they_are_read(
             Image.new("L", (300, 300), 9).save(tmp_path / "all" / name / f"{number}.png")
     small(monkeypatch)
     message = refusal(lambda: read_folder(tmp_path / "all", name="x"))
-    assert "6 pictures of 300 x 300 pixels, would take 2,160,000" in message
+    assert "6 pictures of 300 x 300 pixels, would take 3,240,000" in message
     assert len(read_folder(tmp_path / "all", name="x", size=(30, 30)).items) == 6
 
 

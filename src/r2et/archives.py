@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from r2et.limits import TEXT, check_bytes
 
+COPIES = 3  # of an array, in other precision or without its diagonal, before it is of use
 MOST_MEMBERS = 10_000
 PER_MEMBER = 1024  # bytes of an archive's directory, far above what the name of a member takes
 DAMAGED = (OSError, EOFError, NotImplementedError, BadZipFile, zlib.error, struct.error)
@@ -83,7 +84,7 @@ def arrays_in(
         }
         chosen = {key: members[key] for key in wanted if key in members}
         sizes = [_asked(archive, each, f"{key!r} in {name}") for key, each in chosen.items()]
-        check_bytes(sum(sizes), str(name))
+        check_bytes(COPIES * sum(sizes), f"{name}, with the work on it,")
         return {key: _array(archive, each) for key, each in chosen.items()}, list(members)
 
 
@@ -101,7 +102,7 @@ def _asked(archive: ZipFile, info: ZipInfo, what: str) -> int:
     if dtype.fields is not None or not dtype.itemsize or any(each < 0 for each in shape):
         raise ValueError(f"{what} is no array of plain numbers or words")
     asked: int = math.prod(shape) * dtype.itemsize
-    check_bytes(asked, what)
+    check_bytes(COPIES * asked, f"{what}, with the work on it,")
     if asked != held:
         raise ValueError(f"{what} should hold {asked:,} bytes, but has {held:,}: it was changed")
     return asked

@@ -1200,7 +1200,7 @@ ROW_KEYS: dict[str, type] = {
 }
 
 
-def _check_rows(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+def _check_rows(rows: Sequence[Row], folder: Path) -> None:
     """Refuse rows that do not say what they are of."""
     for number, row in enumerate(rows, 1):
         for key, kind in ROW_KEYS.items():

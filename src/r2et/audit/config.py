@@ -135,8 +135,9 @@ def _check_pair(column: str, pair: object) -> None:
 
 def _is_number(value: object) -> bool:
     # A whole number of TOML can be larger than any float.
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return plain and abs(value) <= sys.float_info.max
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def read_settings(path: str | Path) -> DataSettings:

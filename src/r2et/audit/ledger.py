@@ -72,8 +72,9 @@ class Ledger:
 
     def _check_last(self, line: Mapping[str, Any]) -> None:
         """Refuse a last line, if there is one, that does not say how far the audit came."""
-        lengths, sums, told = (line.get(key) for key in ("lengths", "sums", "told so far"))
-        whole = all(isinstance(each, dict) for each in (lengths, sums, told)) and (
+        parts: list[Any] = [line.get(key) for key in ("lengths", "sums", "told so far")]
+        lengths, sums, told = parts
+        whole = all(isinstance(each, dict) for each in parts) and (
             all(type(lengths.get(name)) is int and lengths[name] >= 0 for name in FILES)
             and all(isinstance(sums.get(name), str) for name in FILES)
             and all(type(count) is int for count in told.values())

@@ -130,7 +130,7 @@ def write(path: str, keys: Sequence[str], most: int, out: IO[bytes]) -> None:
     with warnings.catch_warnings(action="ignore"):
         names = [name for name, _, _ in whosmat(path, appendmat=False)]
         found = loadmat(path, squeeze_me=True, variable_names=list(keys), appendmat=False)
-    arrays = {
+    arrays: dict[str, Any] = {
         f"array {place}": plain(found[key], key) for place, key in enumerate(keys) if key in found
     }
     if sum(each.nbytes for each in arrays.values()) > most:
@@ -140,12 +140,12 @@ def write(path: str, keys: Sequence[str], most: int, out: IO[bytes]) -> None:
 
 def plain(values: Any, key: str) -> NDArray[Any]:
     """An array of numbers or words, of such or of a cell array of them."""
-    values = np.asarray(values)
-    if values.dtype.kind in "fiubUS":
-        return values
-    if values.dtype.kind != "O":
-        raise Refusal(f"must hold real numbers or words as {key!r}, got {values.dtype}.")
-    cells = [np.asarray(cell) for cell in values.ravel()]
+    whole: NDArray[Any] = np.asarray(values)
+    if whole.dtype.kind in "fiubUS":
+        return whole
+    if whole.dtype.kind != "O":
+        raise Refusal(f"must hold real numbers or words as {key!r}, got {whole.dtype}.")
+    cells = [np.asarray(cell) for cell in whole.ravel()]
     if not cells or not all(cell.dtype.kind in "fiub" for cell in cells):
         return np.array([word(cell) for cell in cells], dtype=np.str_)
     shapes = sorted({cell.shape for cell in cells})

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from r2et.archives import UNREADABLE, arrays_in, opened
+from r2et.archives import COPIES, UNREADABLE, arrays_in, opened
 from r2et.data.collection import Collection
 from r2et.data.matlab import archive_of, word
 from r2et.data.roots import find
@@ -175,7 +175,7 @@ def read_mat(path: Path, keys: Keys = KEYS) -> Networks:
     check_file(path)
     wanted = list(vars(keys).values())
     places = {f"array {place}": key for place, key in enumerate(wanted)}
-    with archive_of(path, wanted, most_bytes()) as archive:
+    with archive_of(path, wanted, most_bytes() // COPIES) as archive:
         found, _ = arrays_in(archive, ["names", *places])
     known = found.pop("names").tolist()
     arrays = {places[place]: array for place, array in found.items()}

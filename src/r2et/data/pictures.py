@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from r2et.archives import arrays_in
+from r2et.archives import COPIES, arrays_in
 from r2et.data.collection import Collection
 from r2et.data.dataset import part_sizes
 from r2et.data.roots import find
@@ -471,7 +471,7 @@ def read_picture(
     check_request(size, channels)
     look = look_at(Path(path))
     wanted: Channels = channels or (1 if look.grey else 3)
-    check_bytes(4 * wanted * math.prod(size or look.size), str(path))
+    check_bytes(4 * COPIES * wanted * math.prod(size or look.size), str(path))
     return torch.from_numpy(pixels_of(Path(path), size or look.size, wanted))
 
 
@@ -497,7 +497,7 @@ def read_folder(
     height, width = size or common_size(files, looks)
     depth: Channels = channels or (1 if all(look.grey for look in looks) else 3)
     check_bytes(
-        4 * len(files) * depth * height * width,
+        4 * (len(files) + COPIES) * depth * height * width,
         f"{folder}, {len(files):,} pictures of {in_words((height, width))} pixels,",
     )
     items = np.empty((len(files), depth, height, width), dtype=np.float32)

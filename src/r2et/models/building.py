@@ -52,7 +52,7 @@ class _Bounded(TorchDispatchMode):
     """Looks at what each operation asks for before it is run, and counts them."""
 
     def __init__(self, most: int, left: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.most, self.left = most, left
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
