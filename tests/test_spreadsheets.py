@@ -109,3 +109,10 @@ def test_what_was_changed_since_is_refused(name: str, tmp_path: Path) -> None:
     message = refusal(lambda: audit(net(), hostile(), out=out, chunk=4, **SETTINGS))
     assert name in message
     assert "changed" in message
+
+
+def test_long_names_are_read_back() -> None:
+    names = [letter * 100_000 for letter in "abc"]
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = audit(net(), Table(x=x, names=names), **(SETTINGS | {"k": 2}))
+    assert sum(found.counts.values()) == 4

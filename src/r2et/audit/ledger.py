@@ -141,9 +141,14 @@ class Ledger:
 
     def rows(self) -> Iterator[dict[str, str]]:
         """All rows kept so far, as text."""
-        with (self.folder / ROWS).open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                yield {name: unescaped(text) for name, text in row.items()}
+        # The names of several reasons in one cell may be longer than cells of others usually are.
+        usual = csv.field_size_limit(2**31 - 1)
+        try:
+            with (self.folder / ROWS).open(encoding="utf-8", newline="") as file:
+                for row in csv.DictReader(file):
+                    yield {name: unescaped(text) for name, text in row.items()}
+        finally:
+            csv.field_size_limit(usual)
 
     def told_rows(self) -> Iterator[Row]:
         """All decisions told so far."""
