@@ -29,7 +29,8 @@ from r2et.audit.operations import (
     RELU,
     bound,
 )
-from r2et.audit.program import MOST, Exported, Slot, Step, Working
+from r2et.audit.program import Exported, Slot, Step, Working
+from r2et.limits import most_bytes
 
 DTYPES = {
     1: torch.uint8,
@@ -79,12 +80,13 @@ class _Refusal(ValueError):
         self.cure = cure
 
 
-def read_exported(path: Path, *, most: int = MOST) -> Exported:
+def read_exported(path: Path, *, most: int | None = None) -> Exported:
     """The network of an archive that `torch.export.save` wrote, nothing in it run or unpickled.
 
-    Its weights and one run of it hold at most `most` numbers; a run of many rows may make
-    `MOST_PER_ROW` for each.
+    Its weights and one run of it hold at most `most` numbers, as many as R2ET_MAX_BYTES hold in
+    single precision unless given; a run of many rows may make `MOST_PER_ROW` for each.
     """
+    most = most_bytes() // 4 if most is None else most
     try:
         if not path.is_file():
             raise _Refusal("it is no file")

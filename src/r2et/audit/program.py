@@ -233,5 +233,5 @@ def _failed(step: Step, problem: Exception) -> str:
 def _too_large(step: Step, made: int, rows: int, most: int) -> str:
     return (
         f"an exported program would make {made} numbers for {rows} rows by {step.operation}, more "
-        f"than the {most} allowed: give fewer rows at once, or read it with a larger `most`."
+        f"than the {most} allowed: give fewer rows at once, or set R2ET_MAX_BYTES to more."
     )
