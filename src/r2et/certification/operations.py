@@ -383,17 +383,13 @@ def _unsqueeze(passage: Passage, self: Value, dim: int) -> Value:
     return _rearrange(passage, self, lambda t: t.unsqueeze(place))
 
 
-def _squeeze(passage: Passage, self: Value, dim: Any = None) -> Value:
+def _squeeze(passage: Passage, self: Value, dim: Any) -> Value:
     _check(not self.folded, APART)
-    asked = [dim] if isinstance(dim, int) else range(1, self.dims) if dim is None else dim
+    asked = [dim] if isinstance(dim, int) else dim
     places = {each % self.dims for each in asked}
     _check(0 not in places, APART)
     shape = [s for at, s in enumerate(self.shape, start=1) if s != 1 or at not in places]
     return _rearrange(passage, self, lambda t: t.reshape(len(t), *shape))
-
-
-def _squeeze_all(passage: Passage, self: Value) -> Value:
-    return _squeeze(passage, self)
 
 
 def _select(passage: Passage, self: Value, dim: int, index: int) -> Value:
@@ -718,7 +714,6 @@ OPERATIONS: dict[OpOverload, Rule] = {
     aten.permute.default: _permute,
     aten.transpose.int: _transpose,
     aten.unsqueeze.default: _unsqueeze,
-    aten.squeeze.default: _squeeze_all,
     aten.squeeze.dim: _squeeze,
     aten.squeeze.dims: _squeeze,
     aten.select.int: _select,

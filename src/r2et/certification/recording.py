@@ -503,6 +503,7 @@ class Program:
 
     nodes: tuple[Node, ...]
     logits: Any
+    classes: int
     fixed: Mapping[int, Any]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -553,7 +554,9 @@ def program_of(model: nn.Module, x: Tensor) -> Program:
     with _told_as_refusal(model):
         again = trimmed(recorded(lambda at: run(part.nodes, part.logits, at), here, _signal(here)))
     _check_same_slope(recordings[0], again)
-    return Program(nodes=part.nodes, logits=part.logits, fixed=_fixed(part.nodes))
+    return Program(
+        nodes=part.nodes, logits=part.logits, classes=both.classes, fixed=_fixed(part.nodes)
+    )
 
 
 class _told_as_refusal:

@@ -151,9 +151,7 @@ def replay(recorded: RecordedModel, places: Tensor) -> None:
 
 def _mixture(rows: int, recorded: RecordedModel, x: Tensor) -> Tensor:
     """A signal for each row's logits, drawn with a fixed seed: (rows, C)."""
-    with torch.no_grad():
-        count = recorded.program(x[:1]).shape[1]
-    generator = torch.Generator().manual_seed(rows)
+    count, generator = recorded.program.classes, torch.Generator().manual_seed(rows)
     return torch.randn(rows, count, generator=generator, dtype=torch.float64).to(x)
 
 
