@@ -1,10 +1,12 @@
 """Slopes and curvature of one score per example, differentiable iff the caller records."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 @contextmanager
@@ -12,16 +14,47 @@ def frozen_statistics(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
     """The model as at prediction time: the layers that may differ in training, then restored.
 
     In training mode batch normalisation mixes the examples of a batch and dropout draws at random:
-    a slope explains nobody.
+    a slope explains nobody. Attention is computed so that it can be differentiated twice.
     """
     switched = [part for part in model.modules() if part.training and _may_differ(part)]
     for part in switched:
         part.training = False
     try:
-        yield switched
+        with PLAIN_ATTENTION:
+            yield switched
     finally:
         for part in switched:
             part.training = True
+
+
+class _PlainAttention:
+    """A context in which attention is made of operations that can be differentiated twice.
+
+    Torch's own choice of a kernel is one for the whole process, and each of its contexts puts back
+    what it met: of two that overlap in two threads, the later one would put back the choice of the
+    earlier. So all of ours count as one, from the first to begin to the last to end.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = Lock(), 0
+        self._chosen: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._chosen = sdpa_kernel(SDPBackend.MATH)
+                self._chosen.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *problem: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._chosen is not None:
+                self._chosen.__exit__(None, None, None)
+                self._chosen = None
+
+
+PLAIN_ATTENTION = _PlainAttention()
 
 
 # What computes or learns something else in training, of torch's own layers.
