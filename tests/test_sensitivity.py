@@ -162,7 +162,7 @@ def test_the_table_measures_thickness_on_the_way_to_the_attacked_input() -> None
 
 def test_ties_are_shown() -> None:
     model = Linear(w=torch.tensor([2.0, 1.0, 1.0, 0.0]).double())
-    x = numbers(2, 4)
+    x = numbers(2, 4).abs()
     for k, tie in ((1, 0.0), (2, 1.0), (3, 0.0)):
         case = a_case(
             model=model, explain=signed_logit, x=x, attacked=x, y=torch.ones(2).long(), k=k

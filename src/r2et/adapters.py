@@ -20,7 +20,9 @@ from r2et.explainers import (
     Form,
     Quantity,
     check_inputs,
+    class_logits,
     gradient,
+    logits_of,
     predicted,
     shaped,
 )
@@ -60,7 +62,7 @@ def captum_explainer(
     def explain(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         place = x.detach().clone().requires_grad_()
         with torch.enable_grad(), frozen_statistics(model), _own_dice(seed, x.device):
-            found = _built(attribution, model, of).attribute(place, target=y, **settings)
+            found = _built(attribution, model, of, x).attribute(place, target=y, **settings)
         if not isinstance(found, Tensor) or len(found) != len(x):
             raise ValueError(
                 f"an explanation is one tensor of scores for each of {len(x)} examples, but {name} "
@@ -104,30 +106,41 @@ class _Scored(nn.Module):
         self.model, self.of = model, of
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = self.model(x)
+        logits = logits_of(self.model, x)
         labels = torch.arange(logits.shape[1], device=x.device)
         scores = [SCORES[self.of](logits, label.expand(len(x))) for label in labels]
         found = torch.stack(scores, dim=1)
         return found.sigmoid() if self.of == "probability" else found
 
 
-def _built(attribution: Any, model: nn.Module, of: Quantity) -> Any:
+def _built(attribution: Any, model: nn.Module, of: Quantity, x: Tensor) -> Any:
     """The attribution for this model and quantity."""
     _needs("captum")
     if of not in SCORES:
         raise ValueError(f"an explanation is of {' or '.join(SCORES)}, got {of!r}.")
     if isinstance(attribution, type) or not hasattr(attribution, "attribute"):
-        return attribution(model if of == "logit" else _Scored(model, of))
+        return attribution(model if of == "logit" and _by_class(model, x) else _Scored(model, of))
     explained = attribution
     while not hasattr(explained, "forward_func") and hasattr(explained, "attribution_method"):
         explained = explained.attribution_method
     function = getattr(explained, "forward_func", model)
-    if of != "logit" or (isinstance(function, nn.Module) and function is not model):
+    if (
+        of != "logit"
+        or not _by_class(model, x)
+        or (isinstance(function, nn.Module) and function is not model)
+    ):
         raise ValueError(
             "this attribution was built for one model and quantity and is asked to explain "
             "another: give its class, or a function that builds it for a model."
         )
     return attribution
+
+
+def _by_class(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model has an output for each class, which Captum can be asked for by number."""
+    with torch.no_grad():
+        outputs: Tensor = model(x[:1])
+    return outputs is class_logits(outputs)
 
 
 @contextmanager
@@ -242,8 +255,7 @@ class _AsQuantusCalls(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         like = next(self.model.parameters())
-        logits: Tensor = self.model(x.reshape(-1, *self.shape).to(like))
-        return logits
+        return logits_of(self.model, x.reshape(-1, *self.shape).to(like))
 
 
 def _labels(model: nn.Module, x: Tensor, target: Any) -> Tensor:

@@ -23,7 +23,9 @@ Form = Literal["absolute", "signed", "normalised"]
 Function = Callable[[Tensor], Tensor]
 Explainer = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
-ROWS_AT_ONCE = 65_536
+BYTES_AT_ONCE = 2**29
+"""About the memory that an explainer may take at once, unless its `rows_at_once` are given."""
+FEW = 2**16  # numbers of all rows together that are not worth a look at the memory they take
 
 
 def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
@@ -36,19 +38,79 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
     if not torch.isfinite(x).all():
         row = int((~torch.isfinite(x.flatten(1))).any(-1).nonzero()[0])
         raise ValueError(f"x must be finite, but row {row} has a NaN or infinite value: clean it.")
-    if y is not None and (y.shape != x.shape[:1] or y.dtype != torch.long):
-        raise ValueError(
-            f"y must hold one class number, torch.long, for each of the {len(x)} examples, got "
-            f"shape {tuple(y.shape)} of {y.dtype}."
-        )
+    if y is not None:
+        check_targets(y, len(x))
     with torch.no_grad(), frozen_statistics(model):
-        logits = model(x[:1])
+        logits = logits_of(model, x[:1])
     check_logits(logits)
-    if y is not None and len(y) and not 0 <= int(y.min()) <= int(y.max()) < logits.shape[1]:
+    if y is not None:
+        check_classes(y, logits.shape[1])
+
+
+def check_targets(y: object, examples: int) -> None:
+    """Refuse targets that are not one class number for each example."""
+    if not isinstance(y, Tensor) or y.shape != (examples,) or y.dtype != torch.long:
+        got = f"shape {tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(
-            f"y must hold class numbers 0..{logits.shape[1] - 1}, "
-            f"got {int(y.min())}..{int(y.max())}."
+            f"y must hold one class number, torch.long, for each of the {examples} examples, got "
+            f"{got}: of several labels or shares of classes explain one class at a time."
         )
+
+
+def check_classes(y: Tensor, classes: int) -> None:
+    """Refuse numbers that no class has."""
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise ValueError(
+            f"y must hold class numbers 0..{classes - 1}, got {int(y.min())}..{int(y.max())}."
+        )
+
+
+def check_predicted(model: nn.Module, x: Tensor, y: Tensor, rows_at_once: int) -> None:
+    """Refuse classes other than those the model predicts, where these are what is to be kept.
+
+    What rounding alone could decide is not held against anyone.
+    """
+    other = 0
+    for part, labels in zip(x.split(rows_at_once), y.split(rows_at_once), strict=True):
+        with torch.no_grad(), frozen_statistics(model):
+            logits = logits_of(model, part.detach())
+        slack = torch.finfo(logits.dtype).eps ** 0.5 * logits.abs().amax(-1)
+        other += int((logit(logits, labels) < logits.amax(-1) - slack).sum())
+    if other:
+        raise ValueError(
+            f"y must be the class that the model predicts, which is kept, but {other} of {len(x)} "
+            "rows are predicted otherwise: give predicted(model, x) instead of true labels."
+        )
+
+
+def two_logits(z: Tensor) -> Tensor:
+    """A logit for each of two classes, [-z / 2, z / 2], of log-odds z, (B,) or (B, 1): (B, 2).
+
+    Of all pairs with these log-odds the one that favours neither class: beside a constant 0 the
+    logit of the first class would have no slope.
+    """
+    half = z.reshape(-1) / 2
+    return torch.stack([-half, half], dim=-1)
+
+
+def class_logits(outputs: Tensor) -> Tensor:
+    """One logit for each class: the outputs, a single one read as log-odds of two classes: (B, C).
+
+    A model with one output, (B, 1) or (B,), says how likely the second of two classes is.
+    """
+    single = isinstance(outputs, Tensor) and (outputs.ndim < 2 or outputs.shape[1:] == (1,))
+    return two_logits(outputs) if single else outputs
+
+
+def logits_of(model: nn.Module, x: Tensor) -> Tensor:
+    """What the model says of x, one logit for each class: (B, C)."""
+    outputs = model(x)
+    if isinstance(outputs, Tensor) and outputs.ndim < 2 and outputs.numel() != len(x):
+        raise ValueError(
+            f"the model must return a row of logits for each of {len(x)} examples, or the log-odds "
+            f"of two classes, (B, 1) or (B,), got shape {tuple(outputs.shape)}."
+        )
+    return class_logits(outputs)
 
 
 def check_logits(logits: object) -> None:
@@ -58,8 +120,8 @@ def check_logits(logits: object) -> None:
             f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         )
         raise ValueError(
-            f"the model must return one logit for each of two or more classes, (B, C), got {got}: "
-            "end it with a layer of C >= 2 outputs."
+            f"the model must return one logit for each of two or more classes, (B, C), or the "
+            f"log-odds of two, (B, 1) or (B,), got {got}: end it with a layer of such outputs."
         )
     if not torch.isfinite(logits).all():
         raise ValueError(
@@ -70,6 +132,7 @@ def check_logits(logits: object) -> None:
 
 def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     """Logarithm of p / (1 - p) for class y, exact however sure the model is: (B,)."""
+    logits = class_logits(logits)
     if logits.shape[-1] == 2:
         return (logits[:, 1] - logits[:, 0]) * (2 * y - 1)
     return logit(logits, y) - _others(logits, y).logsumexp(-1)
@@ -77,11 +140,12 @@ def log_odds(logits: Tensor, y: Tensor) -> Tensor:
 
 def logit(logits: Tensor, y: Tensor) -> Tensor:
     """Logit of class y: (B,)."""
-    return logits.gather(-1, y[:, None]).squeeze(-1)
+    return class_logits(logits).gather(-1, y[:, None]).squeeze(-1)
 
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:
     """Logit of class y minus the largest other logit: (B,)."""
+    logits = class_logits(logits)
     return logit(logits, y) - _others(logits, y).max(-1).values
 
 
@@ -121,7 +185,8 @@ def slope(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") 
     """Gradient of the explained quantity of class y: like x. Differentiable iff the caller is."""
     x = x if torch.is_grad_enabled() and x.requires_grad else x.detach().requires_grad_()
     with torch.enable_grad(), frozen_statistics(model):
-        logits = model(x)
+        logits = logits_of(model, x)
+    check_classes(y, logits.shape[-1])
     return slope_of(logits, x, y, of)
 
 
@@ -185,7 +250,9 @@ def of_packed(explain: Explaining) -> Explaining:
 
     @wraps(explain)
     def explained(model: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Tensor:
-        return explain(joined(model, x), packed(x, model), y, **settings)
+        network, rows = joined(model, x), packed(x, model)
+        check_targets(y, len(rows))
+        return explain(network, rows, y, **settings)
 
     return explained  # type: ignore[return-value]
 
@@ -246,16 +313,19 @@ def mean_slope(
     points: int,
     *,
     of: Quantity,
-    rows_at_once: int,
+    rows_at_once: int | None,
 ) -> Tensor:
     """Mean gradient over the places (m, B, ...) that `place(x, numbers)` derives from x: like x.
 
-    No more than `rows_at_once` rows pass through the model together, also while differentiating.
+    No more than `rows_at_once` rows pass through the model together, also while differentiating;
+    unless given, as many as keep within `BYTES_AT_ONCE` what one of them takes.
     """
-    if rows_at_once < 1 or points < 1:
+    if points < 1 or (rows_at_once is not None and rows_at_once < 1):
         raise ValueError(
             f"points and rows_at_once must be at least 1, got {points} and {rows_at_once}."
         )
+    if rows_at_once is None:
+        rows_at_once = _rows_within(model, x, y, len(x) * points, of)
 
     def total(part: Tensor, labels: Tensor, numbers: range) -> Tensor:
         if place is _itself:
@@ -267,7 +337,8 @@ def mean_slope(
     if len(x) * points <= rows_at_once:
         found = total(x, y, range(points))
         return found if points == 1 else found / points
-    examples = min(len(x), rows_at_once)
+    turn = getattr(model, "in_turn", 1)  # rows that take turns among stacked networks stay together
+    examples = min(len(x), max(turn, rows_at_once // turn * turn))
     together = max(1, rows_at_once // examples)
     sums = []
     for part, labels in zip(x.split(examples), y.split(examples), strict=True):
@@ -280,6 +351,27 @@ def mean_slope(
     return torch.cat(sums) / points
 
 
+def _rows_within(model: nn.Module, x: Tensor, y: Tensor, rows: int, of: Quantity) -> int:
+    """How many of so many rows may be differentiated at once, by what the first of them keeps."""
+    if rows * x[:1].numel() <= FEW:
+        return max(1, rows)
+    turn = getattr(model, "in_turn", 1)
+    own = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(saved: Tensor) -> Tensor:
+        kept[saved.untyped_storage().data_ptr()] = saved  # held, so that no place is used twice
+        return saved
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+        # A copy: a view would count as all the rows that it is a view of.
+        found = slope(model, x[:turn].detach().clone().requires_grad_(), y[:turn], of)
+    sizes = [each.untyped_storage().nbytes() for place, each in kept.items() if place not in own]
+    # Going back through all of it, a layer's own scratch paper takes up to some times as much.
+    each = 4 * (sum(sizes) + found.untyped_storage().nbytes()) / turn
+    return max(1, int(BYTES_AT_ONCE / each))
+
+
 @of_packed
 def gradient(
     model: nn.Module,
@@ -290,7 +382,7 @@ def gradient(
     form: Form = "absolute",
     groups: Sequence[int] | None = None,
     one_hot: OneHot | None = None,
-    rows_at_once: int = ROWS_AT_ONCE,
+    rows_at_once: int | None = None,
 ) -> Tensor:
     """Grad: the slope of the explained quantity, grad f_c(x): (B, n).
 
@@ -312,7 +404,7 @@ def input_x_gradient(
     form: Form = "absolute",
     groups: Sequence[int] | None = None,
     one_hot: OneHot | None = None,
-    rows_at_once: int = ROWS_AT_ONCE,
+    rows_at_once: int | None = None,
 ) -> Tensor:
     """Grad x Input: grad f_c(x) * x: (B, n).
 
@@ -337,7 +429,7 @@ def smooth_grad(
     variance: float = 0.5,
     seed: int = 0,
     generator: torch.Generator | None = None,
-    rows_at_once: int = ROWS_AT_ONCE,
+    rows_at_once: int | None = None,
 ) -> Tensor:
     """SmoothGrad: mean over M of grad f_c(x + b), b ~ N(0, variance I): (B, n).
 
@@ -385,7 +477,7 @@ def integrated_gradients(
     one_hot: OneHot | None = None,
     points: int = 100,
     baseline: Tensor | None = None,
-    rows_at_once: int = ROWS_AT_ONCE,
+    rows_at_once: int | None = None,
 ) -> Tensor:
     """Integrated Gradients: (x - x0) * mean of grad f_c on the line from x0 to x: (B, n).
 
@@ -471,8 +563,7 @@ def _itself(part: Tensor, numbers: range) -> Tensor:
 def predicted(model: nn.Module, x: Tensor) -> Tensor:
     """The class the model predicts for each example: (B,)."""
     with torch.no_grad(), frozen_statistics(model):
-        labels: Tensor = model(x).argmax(-1)
-    return labels
+        return logits_of(model, x).argmax(-1)
 
 
 EXPLAINERS: dict[str, Callable[..., Tensor]] = {

@@ -121,6 +121,11 @@ class _Stack(nn.Module):
     _seen: Tensor | None
     _silent: Tensor | None
 
+    @property
+    def in_turn(self) -> int:
+        """How many rows make a turn, one of each network."""
+        return self._networks
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits of each row by its own network: (B G, ...) -> (B G, C).
 

@@ -7,12 +7,14 @@ from typing import Literal, Self
 from torch import Tensor, nn
 
 from r2et import ranking
-from r2et.explainers import Explainer, check_inputs
+from r2et.explainers import Explainer, check_inputs, check_predicted
 from r2et.gauge import OneHot
 from r2et.inputs import joined, packed
 from r2et.metrics import agreement, exchanges, faithfulness, sensitivity, thickness
 
 __all__ = ["METRICS", "Case", "Metric"]
+
+ROWS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +69,7 @@ class Case:
         x, attacked = x.detach(), attacked.detach()
         check_inputs(model, x, y)
         check_inputs(model, attacked, y)
+        check_predicted(model, x, y, ROWS_AT_ONCE)
         before = thickness.explained(model, explain, x, y)
         ranking.check_k(k, before.shape[-1])
         return cls(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.derivatives import frozen_statistics
-from r2et.explainers import check_inputs
+from r2et.explainers import check_inputs, check_predicted, logits_of
 from r2et.ranking import order
 
 ROWS_AT_ONCE = 1024
@@ -48,6 +48,7 @@ def dffot(
     of each number of a flattened example, -1 for those that are not explained and never removed.
     """
     place = _places(model, x, y, saliency, groups, rows_at_once)
+    check_predicted(model, x, y, rows_at_once)
     n = saliency.shape[1]
     all_sizes = _sizes(sizes, n).to(x.device)
     share = torch.ones_like(saliency[:, 0])
@@ -187,7 +188,7 @@ def _logits(model: nn.Module, x: Tensor, removed: Tensor, baseline: float | Tens
         )
     thinned = torch.where(removed, absent.flatten(), x.flatten(1))
     with torch.no_grad(), frozen_statistics(model):
-        logits: Tensor = model(thinned.view(-1, *x.shape[1:]))
+        logits = logits_of(model, thinned.view(-1, *x.shape[1:]))
     return logits.view(*removed.shape[:2], -1)
 
 
