@@ -8,25 +8,26 @@ import copy
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from r2et.derivatives import VARYING, frozen_statistics, gradient_of, piecewise_linear
-from r2et.explainers import gradient, predicted
+from r2et.explainers import class_logits, gradient, predicted, two_logits
 from r2et.models.smoothing import softened
 from r2et.randomness import noise_like, stream
 from r2et.ranking import check_k, precision_at_k, ties
 
 PROBES = 16  # examples that are looked at
 TIED = 0.05  # share of tied scores that is no longer a coincidence
+ALONG, NUMBERS_ALONG = 4, 2**20  # examples whose slopes are added up, and numbers at once
 NAMES = 4  # layers that a finding names
 RESHAPING = "Alias|Clone|Reshape|Select|Slice|Squeeze|UnsafeView|View"  # as torch names them
 
@@ -103,9 +104,11 @@ def repair(
 ) -> Repaired:
     """A copy of `model` with all that is repairable repaired.
 
-    Predictions stay what they were at prediction time. Only with `smooth` = rho are they changed a
-    little, as ReLU layers are rounded to softplus(x; rho): `fidelity` says by how much, unless an
-    error is left. A model that cannot be copied comes back as it is.
+    Answers at x stay what they were at prediction time: a repair that changes one is left out, and
+    its finding, no longer repairable, is among those `left` and says what would have changed. Only
+    with `smooth` = rho are they changed a little, as ReLU layers are rounded to softplus(x; rho):
+    `fidelity` says by how much, unless an error is left. A model that cannot be copied comes back
+    as it is.
     """
     if smooth is not None and not 0 < smooth < math.inf:
         raise ValueError(f"smooth must be a positive sharpness or None, got {smooth}.")
@@ -119,6 +122,33 @@ def repair(
         if all(each.severity == "warning" for each in left):
             fidelity = _fidelity(repaired, rounded, x, k)
     return Repaired(model=result, done=tuple(done), left=left, fidelity=fidelity)
+
+
+TOLD_ELSEWHERE = ("no curvature", "ties")  # attacks follow smooth copies, and count ties
+
+
+def cleared(model: nn.Module, x: Tensor) -> tuple[nn.Module, tuple[Finding, ...]]:
+    """The model, repaired where it can be, and what is to be told of it before its numbers.
+
+    Refused, as an audit refuses it, where explanations of it would be false: of a sawtooth or of a
+    detached ramp every figure of stability is a figure of something else. A model whose slopes are
+    all zero is no fake: that its scores tie is told with them.
+    """
+    found = tuple(each for each in validate(model, x) if each.kind not in TOLD_ELSEWHERE)
+    for each in found:
+        if each.severity == "error" and not each.repairable and each.kind != "no slope":
+            raise ValueError(
+                f"the model cannot be explained ({each.kind}): {each.problem} {each.cure}"
+            )
+    if any(each.repairable for each in found):
+        model = repair(model, x).model
+    return model, found
+
+
+def in_words(finding: Finding) -> str:
+    """What was found, where, and what follows from it: two or three sentences."""
+    where = "" if finding.where == "outputs" else f" ({finding.where})"
+    return f"{finding.kind}{where}: {finding.problem} {finding.effect}"
 
 
 def _fidelity(before: nn.Module, after: nn.Module, x: Tensor, k: int | None) -> Fidelity:
@@ -156,7 +186,14 @@ def _examined(model: nn.Module, x: Tensor, k: int | None) -> tuple[nn.Module, li
                 try:
                     found = check(Case(model=_copied(repaired), given=model, x=x, k=k))
                     if found and (cure := KINDS[found.kind].repair):
-                        repaired = cure(_copied(repaired), x)
+                        cured = cure(_copied(repaired), x)
+                        harm = _harm(repaired, cured, x, found.kind)
+                        if harm:
+                            found = replace(
+                                found, problem=f"{found.problem} {harm}", repairable=False
+                            )
+                        else:
+                            repaired = cured
                 except Exception as error:
                     found = _finding("model raises", f"The model raises {_sentence(error)}")
                 if found and found not in findings:
@@ -179,6 +216,39 @@ def _finding(
         severity=severity or known.severity,
         repairable=known.repair is not None,
     )
+
+
+def _harm(before: nn.Module, after: nn.Module, x: Tensor, kind: str) -> str:
+    """What a repair changes in the answers at x, in one sentence; empty if nothing."""
+    before, after = _copied(before), _copied(after)
+    try:
+        old, again = (_chances(_answers(before, x.clone()), kind) for _ in range(2))
+    except Exception:  # a model that could not be called before has no answers to keep
+        return ""
+    new = _chances(_answers(after, x.clone()), "" if kind not in READINGS else "logits")
+    if not isinstance(old, Tensor) or _differ(old, again) or not _differ(old, new):
+        return ""
+    if not isinstance(new, Tensor) or new.shape != old.shape:
+        return "The repair changes the shape of the outputs, and is left out."
+    changed = int((class_logits(old).argmax(-1) != class_logits(new).argmax(-1)).sum())
+    return (
+        f"The repair changes {changed} of {len(x)} predictions and outputs by up to "
+        f"{float((old - new).abs().max()):.2g}, and is left out: the model relies on it."
+    )
+
+
+# How the probabilities of all classes follow from outputs that a repair puts into another form.
+READINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "single output": lambda z: two_logits(z).softmax(-1),
+    "single probability": lambda p: torch.stack([1 - p.reshape(-1), p.reshape(-1)], -1),
+    "probabilities": lambda p: p,
+    "logits": lambda z: z.softmax(-1),
+}
+
+
+def _chances(outputs: Any, kind: str) -> Any:
+    """The outputs in a form that a repair of this kind must leave as it is."""
+    return READINGS[kind](outputs) if kind in READINGS and isinstance(outputs, Tensor) else outputs
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -430,6 +500,83 @@ def _company(case: Case) -> Finding | None:
     return None
 
 
+class _Watched(TorchDispatchMode):
+    """What a model does while it answers: what it draws, and what it multiplies with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.draws = False
+        self.asked: dict[int, list[Tensor]] = {}
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.draws |= torch.Tag.nondeterministic_seeded in operation.tags
+        place = PRODUCTS.get(operation._overloadpacket)
+        if place is not None:
+            rows, weight = args[place], args[place + 1]
+            # The same weights, whatever view of them is taken.
+            self.asked.setdefault(weight.untyped_storage().data_ptr(), []).append(rows)
+        return operation(*args, **(kwargs or {}))
+
+
+# Where in the arguments of a product its rows stand, before its weights.
+PRODUCTS = {torch.ops.aten.addmm: 1, torch.ops.aten.mm: 0, torch.ops.aten.convolution: 0}
+
+
+def _watched(model: nn.Module, x: Tensor) -> _Watched:
+    seen = _Watched()
+    with seen:
+        _answers(model, x)
+    return seen
+
+
+def _fixed_noise(case: Case) -> Finding | None:
+    x = case.probe()
+    if _differ(_answers(case.model, x), _answers(case.model, x)):
+        return None
+    moved = x + (1 + x.abs()) * noise_like(x, stream(0, "preflight", "shifts")) / 10
+    here, there = (_watched(case.model, at) for at in (x, moved))
+    if here.draws:
+        problem = "At prediction time the model draws random numbers, the same in every call."
+        return _finding("fixed noise", problem)
+    for weight, rows in here.asked.items():
+        count = _shifts(rows, there.asked.get(weight, []), len(x))
+        if count > 1:
+            problem = f"The same weights are asked at {count} fixed shifts of x."
+            return _finding("fixed noise", problem)
+    return None
+
+
+def _shifts(here: Sequence[Tensor], there: Sequence[Tensor], examples: int) -> int:
+    """In how many copies, fixed distances apart, weights are given each example; 1 if in one."""
+    if [each.shape for each in here] != [each.shape for each in there]:
+        return 1
+    sizes = {each.shape[1:] for each in here}
+    if len(sizes) != 1 or any(len(each) % examples for each in here):
+        return 1
+    for interleaved in (False, True):
+        before, after = (_copies(each, examples, interleaved) for each in (here, there))
+        change = after - before
+        apart = before - before[:1]
+        if len(before) > 1 and change.any() and not _differ(change, change[:1].expand_as(change)):
+            scale = before.abs().max() * torch.finfo(before.dtype).eps ** 0.5
+            distinct = [place for place in apart if place.abs().max() > scale]
+            return 1 + len(distinct)
+    return 1
+
+
+def _copies(rows: Sequence[Tensor], examples: int, interleaved: bool) -> Tensor:
+    """Rows (S x B, ...) of all calls, or (B x S, ...) if interleaved, copy by copy: (S, B, n)."""
+    parts = [
+        each.flatten(1).unflatten(0, (examples, -1)).transpose(0, 1)
+        if interleaved
+        else each.flatten(1).unflatten(0, (-1, examples))
+        for each in rows
+    ]
+    return torch.cat(parts)
+
+
 # --- slopes ---
 
 
@@ -439,9 +586,8 @@ def _underivable(error: Exception, what: str) -> Finding:
 
 
 def _sloping(case: Case) -> Finding | None:
-    x = case.probe().requires_grad_()
     try:
-        slope = gradient_of(_mixture(case.model, x), x, create_graph=False)
+        slope = _slopes(case.model, case.probe())
     except Exception as error:
         return _underivable(error, "The slope by x")
     if not slope.any():
@@ -452,14 +598,8 @@ def _sloping(case: Case) -> Finding | None:
 
 
 def _sloping_twice(case: Case) -> Finding | None:
-    if _error_of(_curvature, case) is None:
-        return None
-    with plain_attention():
-        if error := _error_of(_curvature, case):
-            return _underivable(error, "The slope of a slope")
-    where = _where(case.given, lambda part: isinstance(part, nn.MultiheadAttention))
-    problem = "scaled_dot_product_attention runs in a kernel without second derivatives."
-    return _finding("fused attention", problem, where or "outputs")
+    error = _error_of(_curvature, case)
+    return _underivable(error, "The slope of a slope") if error else None
 
 
 def _truthful(case: Case) -> Finding | None:
@@ -473,6 +613,40 @@ def _truthful(case: Case) -> Finding | None:
             problem = f"The {what} that torch computes is not that of the outputs."
             return _finding("false slope", problem)
     return None
+
+
+def _slopes(model: nn.Module, x: Tensor) -> Tensor:
+    """The slope by x of each example's mixture: like x."""
+    at = x.detach().requires_grad_()
+    return gradient_of(_mixture(model, at), at, create_graph=False)
+
+
+def _adding_up(case: Case) -> Finding | None:
+    """Whether slopes along a way add up to the change of the outputs, as they do but for jumps.
+
+    A sawtooth, however small, has whatever slope one likes almost everywhere, and jumps back.
+    """
+    x = case.probe()[:ALONG].double()
+    points = min(max(NUMBERS_ALONG // x.numel(), 16), 64)
+    direction = noise_like(x, stream(0, "preflight", "way")) * (1 + x.abs()) / 4
+    drawn = torch.rand(points, len(x), generator=stream(0, "preflight", "places"))
+    # A place at random in each of equal parts: no period of a model's own can meet them all.
+    t = (torch.arange(points)[:, None] + drawn).to(x) / points
+    try:
+        model = case.model.double()
+        places = x + t.view(points, -1, *(1,) * (x.ndim - 1)) * direction
+        parts = places.flatten(0, 1).split(PROBES)
+        slopes = torch.cat([_slopes(model, part) for part in parts]).view_as(places)
+        said = (slopes * direction).flatten(2).sum(-1)
+        seen = (_mixture(model, x + direction) - _mixture(model, x)).detach()
+    except Exception:  # what has no float64 form, or not these inputs, cannot be compared
+        return None
+    # As much as a mean over random places scatters is no sign of anything.
+    allowed = said.abs().mean(0) / 4 + 4 * said.std(0) / points**0.5
+    if not ((said.mean(0) - seen).abs() > allowed).double().mean() > 0.5:
+        return None
+    problem = "The slopes that torch computes do not add up to how the outputs change: they jump."
+    return _finding("false slope", problem)
 
 
 def _false_share(field: Callable[[Tensor], Tensor], x: Tensor) -> float:
@@ -570,7 +744,7 @@ def _tied(case: Case) -> Finding | None:
 
 
 class Wrapped(nn.Module):
-    """A model between two functions, called inside a context: after(model(before(x)))."""
+    """A model between two functions: after(model(before(x)))."""
 
     def __init__(
         self,
@@ -578,28 +752,14 @@ class Wrapped(nn.Module):
         *,
         before: Callable[[Tensor], Tensor] | None = None,
         after: Callable[[Tensor], Tensor] | None = None,
-        inside: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         super().__init__()
-        self.model, self.before, self.after, self.inside = model, before, after, inside
+        self.model, self.before, self.after = model, before, after
 
     def forward(self, x: Tensor) -> Tensor:
         """What comes out: like the model's answer, or as `after` makes it."""
-        with self.inside():
-            answer: Tensor = self.model(x if self.before is None else self.before(x))
+        answer: Tensor = self.model(x if self.before is None else self.before(x))
         return answer if self.after is None else self.after(answer)
-
-
-def plain_attention() -> AbstractContextManager[Any]:
-    """A context in which attention is made of operations that can be differentiated twice."""
-    context: AbstractContextManager[Any] = sdpa_kernel(SDPBackend.MATH)
-    return context
-
-
-def two_logits(z: Tensor) -> Tensor:
-    """One logit for each of two classes, [0, z], from log-odds z, (B,) or (B, 1): (B, 2)."""
-    z = z.reshape(-1)
-    return torch.stack([torch.zeros_like(z), z], dim=-1)
 
 
 def log_probabilities(p: Tensor) -> Tensor:
@@ -715,13 +875,14 @@ KINDS: dict[str, Kind] = {
         cure="Wrap the model in an nn.Module that returns nothing but its logits, (B, C), C >= 2.",
     ),
     "single output": Kind(
-        effect="Explainers refuse it: a class has nothing to be compared with.",
-        cure="Return two logits, [0, z].",
+        effect="It is read as the log-odds of the second of two classes.",
+        cure="Return two logits, [-z / 2, z / 2], if other programs are to read it so.",
+        severity="warning",
         repair=lambda model, x: Wrapped(model, after=two_logits),
     ),
     "single probability": Kind(
-        effect="Explainers refuse it, and as a logit p beside 0 it would never predict class 0.",
-        cure="Return [0, z] with the log-odds z from before the sigmoid, or [log(1 - p), log p].",
+        effect="Read as log-odds, as a single output is, it would never predict class 0.",
+        cure="Return the log-odds from before the sigmoid, or [log(1 - p), log p].",
         repair=_with_log_odds,
     ),
     "not finite": Kind(
@@ -740,6 +901,12 @@ KINDS: dict[str, Kind] = {
         effect="So do two explanations, without any attack.",
         cure="Draw only in training mode, as in F.dropout(x, p, self.training).",
     ),
+    "fixed noise": Kind(
+        effect="Explanations are those of an average over noise, steadier than those of the "
+        "network inside it: the noise, which is known, is what keeps them still.",
+        cure="Explain the network without the noise, or call stable what is deployed: the average.",
+        severity="warning",
+    ),
     "mixed examples": Kind(
         effect="A slope explains the batch, and changes with the company an example is in.",
         cure="Normalise by fixed statistics (track_running_stats=True), and fix no batch size.",
@@ -757,15 +924,10 @@ KINDS: dict[str, Kind] = {
         effect="Explanations cannot be computed, or cannot be trained and attacked.",
         cure="Replace that operation by one that torch differentiates twice.",
     ),
-    "fused attention": Kind(
-        effect="Explanations can be computed, but training and attacking them raises.",
-        cure="Call the model inside torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
-        repair=lambda model, x: Wrapped(model, inside=plain_attention),
-    ),
     "false slope": Kind(
         effect="Explanations, or attacks and training on them, miss a part of what the model does.",
         cure="Find the part that is hidden: by detach, by no_grad, by rounding with a borrowed "
-        "slope, by a backward of one's own.",
+        "slope, by a backward of one's own, by jumps.",
     ),
     "no curvature": Kind(
         effect="The derivative of a logit's explanation is exactly zero: attacks by gradients on "
@@ -798,10 +960,11 @@ STAGES: tuple[tuple[Check, ...], ...] = (
     (_compiled, _scripted, _inference_weights, _in_place, _recurrent),
     (_answering,),
     (_overwritten, _shape, _finite),
-    (_probabilities, _repeated),
+    (_probabilities, _repeated, _fixed_noise),
     (_training, _company),
     (_sloping,),
     (_sloping_twice,),
     (_truthful,),
+    (_adding_up,),
     (_curved, _tied, _inference_inputs),
 )
