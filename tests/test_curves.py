@@ -305,14 +305,12 @@ def test_pictures_are_attacked_as_their_numbers_are() -> None:
     assert torch.equal(curve.smallest, plain.smallest)
 
 
-def test_a_row_that_is_not_predicted_as_y_is_never_broken() -> None:
+def test_a_row_that_is_not_predicted_as_y_is_refused() -> None:
     model, x, y = leaky_case()
     wrong = torch.arange(9) % 2 == 0
-    curve = attack_curve(builder("strong", 2), [3.0], k=2)(model, x, torch.where(wrong, 1 - y, y))
-    assert curve.smallest[wrong].isposinf().all()
-    assert (curve.precision[:, wrong] == 1).all()
-    assert torch.equal(curve.x[0, wrong], x[wrong])
-    assert (curve.precision[0, ~wrong] < 1).any()
+    attack = attack_curve(builder("strong", 2), [3.0], k=2)
+    with pytest.raises(ValueError, match="5 of 9 rows are predicted otherwise"):
+        attack(model, x, torch.where(wrong, 1 - y, y))
 
 
 def test_radii_come_sorted_and_once() -> None:

@@ -778,14 +778,12 @@ def test_nothing_of_the_caller_is_touched(goal: str, handler: str) -> None:
 
 @both_goals
 @every_handler
-def test_a_row_that_is_not_predicted_as_y_comes_back_as_it_was(goal: str, handler: str) -> None:
+def test_a_row_that_is_not_predicted_as_y_is_refused(goal: str, handler: str) -> None:
     model, x = tiny_mlp(), 0.3 * numbers(40, 6)
     y = predicted(model, x)
     wrong = torch.arange(40) % 2 == 0
-    found = small(goal, radius=3.0, handler=handler)(model, x, torch.where(wrong, 1 - y, y))
-    assert torch.equal(found.x[wrong], x[wrong])
-    assert (found.precision[wrong] == 1).all()
-    assert found.flipped[~wrong].any()
+    with pytest.raises(ValueError, match="20 of 40 rows are predicted otherwise"):
+        small(goal, radius=3.0, handler=handler)(model, x, torch.where(wrong, 1 - y, y))
 
 
 @both_goals

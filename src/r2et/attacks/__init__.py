@@ -1,7 +1,7 @@
 """Attacks on explanations: (model, x, y) -> Attacked, the prediction kept.
 
-y is the class explained, as a rule the predicted one. Rows whose clean prediction is not y cannot
-keep it and come back as they were.
+y is the class explained and kept, the predicted one: other classes, such as true labels, are
+refused. An attack has one radius, that of its threat or its own.
 """
 
 from collections.abc import Callable

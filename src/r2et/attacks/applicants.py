@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from r2et.attacks.threats import unit
+from r2et.attacks.threats import UNSAID, unit
 from r2et.data.dataset import Dataset, Feature, Scale, Split, plain, with_unit
 from r2et.limits import content_of, toml_of
 from r2et.naming import check_settings, nearest
@@ -239,7 +239,7 @@ class Applicant:
     numbers: tuple[Number, ...] = ()
     choices: tuple[Choice, ...] = ()
     fixed: tuple[str, ...] = ()
-    radius: float = 1.0
+    radius: float = UNSAID
 
     def __post_init__(self) -> None:
         """Refuse what is no threat: a radius, a price or a column that is none."""
@@ -658,7 +658,7 @@ def _push(
 
 
 def applicant_threat(
-    data: Split | tuple[Dataset, Scale], rules: Rules | None = None, *, radius: float = 1.0
+    data: Split | tuple[Dataset, Scale], rules: Rules | None = None, *, radius: float = UNSAID
 ) -> Applicant:
     """What an applicant could change for `radius`, by the rules of its groups.
 

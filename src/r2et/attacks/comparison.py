@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from r2et.attacks.goals import Goal, distance_goal, ranking_goal
 from r2et.attacks.records import Budget
-from r2et.attacks.searches import Outputs, prediction
+from r2et.attacks.searches import Outputs, prediction, ready
 from r2et.attacks.single import ROWS_AT_ONCE, Walk, descent
 from r2et.attacks.threats import Ball, Threat
 from r2et.attacks.weightings import HANDLERS, Handler
 from r2et.derivatives import frozen_statistics
-from r2et.explainers import Explainer, check_inputs, gradient
-from r2et.inputs import joined, packed
+from r2et.explainers import Explainer, gradient
 from r2et.naming import nearest
 from r2et.ranking import precision_at_k
 
@@ -71,8 +70,7 @@ def compare_handlers(
     Every walk takes `budget.steps` steps within `budget.radius`; `step_sizes` take the place of
     `budget.step`.
     """
-    model, x = joined(model, x), packed(x, model)
-    check_inputs(model, x, y)
+    model, x = ready(model, x, y, rows_at_once)
     if not len(x):
         raise ValueError("handlers are compared on one example at least, got none.")
     points = []
@@ -92,7 +90,7 @@ def compare_handlers(
             seed=seed if kicked else None,
         )
         with torch.no_grad(), frozen_statistics(model):
-            parts = zip(x.detach().split(rows_at_once), y.split(rows_at_once), strict=True)
+            parts = zip(x.split(rows_at_once), y.split(rows_at_once), strict=True)
             ends = torch.cat([_end(walk, model, part, labels) for part, labels in parts])
         precision, sensitivity, kept = ends.double().mean(0).tolist()
         points.append(

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from r2et.attacks.gaps import Gaps, Region, Scale
 from r2et.attacks.multiobjective import PAIRS
-from r2et.attacks.searches import BestSoFar, Outputs, prediction
-from r2et.attacks.threats import Ball, Threat, one_of
+from r2et.attacks.searches import BestSoFar, Outputs, prediction, ready
+from r2et.attacks.single import ROWS_AT_ONCE
+from r2et.attacks.threats import UNSAID, Ball, Threat, agreed, one_of
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, gradient
 from r2et.randomness import stream
@@ -53,7 +54,7 @@ def estimated_constants(
     *,
     k: int,
     explain: Explainer = gradient,
-    radius: float = 1.0,
+    radius: float = UNSAID,
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
     region: Region = Region(),  # noqa: B008 - a frozen record
     pairs: int = PAIRS,
@@ -64,9 +65,10 @@ def estimated_constants(
     seed: int = 0,
 ) -> Constants:
     """Estimates of the constants from random points: the true ones can only be larger."""
-    within = threat.at(radius)
+    within = agreed(threat, radius)
+    model, x = ready(model, x, y, ROWS_AT_ONCE)
     with frozen_statistics(model):
-        best = BestSoFar(model, explain, x.detach(), y, k, within, outputs)
+        best = BestSoFar(model, explain, x, y, k, within, outputs)
         goals = Gaps.around(best, pairs, scale, guide)
         first, here = goals.linearised(best.centre, region)
         fall, bend, turn = (torch.zeros_like(here.level) for _ in range(3))

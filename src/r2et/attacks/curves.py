@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from r2et.attacks.pairs import approach, features_at_the_border, slopes_at, thinnest
 from r2et.attacks.records import Attack, Attacked
 from r2et.attacks.searches import Judge, Outputs, picked, prediction, repeated
-from r2et.attacks.threats import Ball, Threat, one_of
+from r2et.attacks.threats import Ball, Threat, agreed, one_of
 from r2et.derivatives import frozen_statistics
 from r2et.explainers import Explainer, gradient
+from r2et.inputs import joined, packed
 from r2et.models.smoothing import softened
 from r2et.randomness import stream
 from r2et.ranking import precision_at_k, top_k_mask
@@ -73,11 +74,13 @@ def attack_curve(
     if not radii or not all(0 < radius < float("inf") for radius in radii):
         raise ValueError(f"a curve needs one or more positive radii, got {list(epsilons)}.")
 
+    within = agreed(threat, radii[-1])
+
     def curve(model: nn.Module, x: Tensor, y: Tensor) -> Curve:
         attacks = [build(radius)(model, x, y) for radius in radii]
-        x = x.detach()
+        model, x = joined(model, x), packed(x, model).detach()
         with frozen_statistics(model):
-            near = Cheapest(model, explain, x, y, k, threat.at(radii[-1]), outputs)
+            near = Cheapest(model, explain, x, y, k, within, outputs)
             near.seek([each.x for each in (*attacks, *others)], pairs, walk, seed)
         found = [
             *((each.x, each.after, threat.cost(each.x, x)) for each in (*attacks, *others)),

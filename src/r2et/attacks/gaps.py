@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.searches import BestSoFar, Outputs
+from r2et.attacks.searches import BestSoFar, Outputs, check_slopes
 from r2et.attacks.simplex import Descent, times, tr_moo
 from r2et.derivatives import jacobian
 from r2et.explainers import Explainer
@@ -189,6 +189,8 @@ class Gaps:
             below=below,
         )
         _, slopes = gaps.values_and_slopes(best.centre)
+        if not slopes.any():
+            check_slopes(best.explain, gaps.guide, best.centre, best.y)
         steepest = gaps.paired(slopes).norm(dim=-1).amax(-1, keepdim=True).to(gaps.unit)
         with torch.no_grad():
             size = gaps.scores(best.centre).abs().amax(-1, keepdim=True)

@@ -31,7 +31,7 @@ from r2et.attacks.records import Attacked
 from r2et.attacks.searches import BestSoFar, Outputs, prediction
 from r2et.attacks.simplex import min_norm_weights, times
 from r2et.attacks.single import in_batches
-from r2et.attacks.threats import Ball, Threat
+from r2et.attacks.threats import UNSAID, Ball, Threat, agreed
 from r2et.explainers import Explainer, gradient
 
 PAIRS = 64
@@ -50,7 +50,7 @@ class Outcome(IntEnum):
     UNFINISHED = 3
     """The iterations were used up."""
     SKIPPED = 4
-    """The clean prediction is not y."""
+    """The clean prediction is, by rounding, not y."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,7 +111,7 @@ def moo_attack(
     *,
     k: int,
     explain: Explainer = gradient,
-    radius: float = 1.0,
+    radius: float = UNSAID,
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
     region: Region = Region(),  # noqa: B008 - a frozen record
     iterations: int = 30,
@@ -132,7 +132,7 @@ def moo_attack(
     changes a class of the `outputs` is refused like a bad one. Memory grows with
     rows_at_once * pairs * d. `watch` is shown every iteration.
     """
-    within = threat.at(radius)
+    within = agreed(threat, radius)
 
     def start(x: Tensor) -> Advance:
         deltas = torch.full((len(x),), region.reach, dtype=torch.float64, device=x.device)
@@ -254,7 +254,7 @@ def armijo_attack(
     *,
     k: int,
     explain: Explainer = gradient,
-    radius: float = 1.0,
+    radius: float = UNSAID,
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
     iterations: int = 30,
     reach: float = 0.5,
@@ -281,7 +281,7 @@ def armijo_attack(
             "a line search needs reach > 0, share between 0 and 1, halvings >= 0 and criticality "
             f">= 0 and < 1, got {reach}, {share}, {halvings}, {criticality}."
         )
-    within = threat.at(radius)
+    within = agreed(threat, radius)
 
     def advance(number: int, goals: Gaps, rows: Tensor, x: Tensor, active: Tensor) -> _Step:
         gaps, scores = goals.values_and_slopes(x)
@@ -294,7 +294,7 @@ def armijo_attack(
                 break
             here, at = goals.of(open_rows), x[open_rows]
             move = reach / 2**halving * direction[open_rows]
-            moved = within.relax(at + radius * move.to(x).view_as(at), here.centre)
+            moved = within.relax(at + within.radius * move.to(x).view_as(at), here.centre)
             fall = -times(slopes[open_rows], here.way(at, moved))
             enough = (fall > -criticality * times(slopes[open_rows], move)) & (fall > 0)
             enough = enough & (here.values(moved) <= gaps[open_rows] - share * fall)

@@ -6,12 +6,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from r2et.attacks.threats import UNSAID
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What an attacker may spend: steps of a given length inside an l2 ball."""
+    """What an attacker may spend: steps of a given length within a radius.
 
-    radius: float = 1.0
+    The radius is that of the threat unless given.
+    """
+
+    radius: float = UNSAID
     step: float = 1e-3
     steps: int = 1000
 

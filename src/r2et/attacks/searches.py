@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from r2et.attacks.records import Attacked
 from r2et.attacks.threats import Threat
-from r2et.explainers import Explainer, log_odds
+from r2et.explainers import (
+    Explainer,
+    check_inputs,
+    check_predicted,
+    log_odds,
+    logits_of,
+)
+from r2et.inputs import joined, packed
+from r2et.randomness import noise_like, stream
 from r2et.ranking import facing_weights, top_k_mask
 
 Outputs = Callable[[nn.Module, Tensor], Sequence[Tensor]]
@@ -15,14 +23,54 @@ Outputs = Callable[[nn.Module, Tensor], Sequence[Tensor]]
 
 def prediction(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
     """The logits whose class an attack has to keep: those the model returns, (B, C)."""
-    return (model(x),)
+    return (logits_of(model, x),)
 
 
 def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Whether the model still predicts y: (B,) booleans."""
     with torch.no_grad():
-        labels: Tensor = model(x).argmax(-1)
-    return labels == y
+        return logits_of(model, x).argmax(-1) == y
+
+
+def ready(
+    model: nn.Module, x: Tensor | Sequence[Tensor], y: Tensor, rows_at_once: int
+) -> tuple[nn.Module, Tensor]:
+    """A model of one tensor and the examples as such, refused unless y is what it predicts."""
+    model, rows = joined(model, x), packed(x, model).detach()
+    check_inputs(model, rows, y)
+    check_predicted(model, rows, y, rows_at_once)
+    return model, rows
+
+
+def check_slopes(explain: Explainer, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Refuse an explanation without a slope by x that changes with x all the same.
+
+    A walk along its slope would stay where it is, and the explanation would look stable. That of a
+    linear model changes nowhere.
+    """
+    if not len(x):
+        return
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        saliency = explain(model, point, y)
+        if saliency.requires_grad:
+            (slope,) = torch.autograd.grad(saliency.sum(), point, allow_unused=True)
+            if slope is not None:
+                return
+    with torch.no_grad():
+        moved = x + (1 + x.abs()) * noise_like(x, stream(0, "slopes"))
+        # Scores of a probability shrink together where the model is sure: only their ratios tell.
+        before, after = (
+            each / torch.where((total := each.abs().sum(-1, keepdim=True)) > 0, total, 1.0)
+            for each in (saliency, explain(model, moved, y))
+        )
+        if (after - before).abs().max() <= torch.finfo(before.dtype).eps ** 0.5:
+            return
+    raise ValueError(
+        "this attack follows the slope of an explanation, but the explainer gives scores without "
+        "a graph to x: use one of r2et.explainers, or search without slopes by "
+        "strong_attack(effort=Effort(starts=0, pairs=0))."
+    )
 
 
 def repeated(x: Tensor, copies: int) -> Tensor:
@@ -39,8 +87,8 @@ class Judge:
     """What an input does to the explanation of its example, on the attacked model itself.
 
     Whatever is judged is made admissible first, so that nothing else can come back. All `outputs`
-    must keep the classes they have at the clean x; an example whose clean prediction is not y has
-    none to keep.
+    must keep the classes they have at the clean x; an example whose clean prediction rounding makes
+    another than y has none to keep.
     """
 
     def __init__(
@@ -174,11 +222,13 @@ def projected_descent(
     lengths: Iterable[float],
     allowed: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[int, Tensor], None] = lambda step, found: None,
+    blind: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """Points of the threat's hull around x where each example's loss is lower than at `start`.
 
     Steps of the given costs against the slope. Where a step would leave what is
     `allowed`, (B,) booleans, that example halves its steps and tries again from where it was.
+    Where the loss has no slope at all, `blind` is called and the walk ends.
     """
     found = start
     pace = torch.ones_like(x.flatten(1)[:, :1]).view(-1, *(1,) * (x.ndim - 1))
@@ -186,9 +236,12 @@ def projected_descent(
         point = found.detach().requires_grad_()
         with torch.enable_grad():
             losses = loss(point).sum()
-        if not losses.requires_grad:
+        downhill = None
+        if losses.requires_grad:
+            (downhill,) = torch.autograd.grad(losses, point, allow_unused=True)
+        if downhill is None:
+            blind()
             break  # the explanation is constant: there is no way down
-        (downhill,) = torch.autograd.grad(losses, point, allow_unused=True, materialize_grads=True)
         moved = threat.relax(found - pace * length * threat.steepest(downhill), x)
         if allowed is not None:
             free = allowed(moved).view_as(pace)

@@ -12,12 +12,14 @@ from r2et.attacks.records import Attack, Attacked, Budget, join
 from r2et.attacks.searches import (
     BestSoFar,
     Outputs,
+    check_slopes,
     keeps,
     margin_loss,
     prediction,
     projected_descent,
+    ready,
 )
-from r2et.attacks.threats import Ball, Threat, one_of
+from r2et.attacks.threats import UNSAID, Ball, Threat, agreed, one_of
 from r2et.attacks.weightings import (
     Handler,
     allowance,
@@ -28,8 +30,7 @@ from r2et.attacks.weightings import (
     weighted,
 )
 from r2et.derivatives import frozen_statistics
-from r2et.explainers import Explainer, check_inputs, gradient
-from r2et.inputs import joined, packed
+from r2et.explainers import Explainer, gradient
 from r2et.randomness import stream
 
 ROWS_AT_ONCE = 16_384
@@ -43,10 +44,9 @@ def in_batches(attack: Attack, rows_at_once: int) -> Attack:
     """The same attack on at most `rows_at_once` examples at a time, the model left as it was."""
 
     def batched(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        model, x = joined(model, x), packed(x, model)
-        check_inputs(model, x, y)
+        model, x = ready(model, x, y, rows_at_once)
         with frozen_statistics(model):
-            pieces = zip(x.detach().split(rows_at_once), y.split(rows_at_once), strict=True)
+            pieces = zip(x.split(rows_at_once), y.split(rows_at_once), strict=True)
             return join([attack(model, part, labels) for part, labels in pieces])
 
     return batched
@@ -134,7 +134,7 @@ def descent(
     seed: int | None = None,
 ) -> Walk:
     """A walk along the slope of a goal from x; with a `seed` its first step goes anywhere."""
-    within = threat.at(budget.radius)
+    within = agreed(threat, budget.radius)
 
     def walk(model: nn.Module, x: Tensor, y: Tensor) -> tuple[BestSoFar, Tensor]:
         if outputs is not prediction:
@@ -172,6 +172,7 @@ def descent(
             threat=within,
             lengths=repeat(budget.step, budget.steps - step),
             allowed=allowed,
+            blind=lambda: check_slopes(explain, model, x, y),
         )
         best.offer(last)
         best.tick(budget.steps - best.clock)
@@ -192,31 +193,30 @@ def _nearer(start: Tensor, x: Tensor, allowed: Callable[[Tensor], Tensor]) -> Te
 
 def flip_attack(
     *,
-    radius: float,
+    radius: float = UNSAID,
     steps: int = 20,
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
 ) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
-    """Whether the prediction y itself can be changed within `radius`: (B,) booleans.
+    """Whether the prediction y itself can be changed within the radius: (B,) booleans.
 
     Not an attack on the explanation: it tells how near the decisions are to flipping.
     """
-    within = threat.at(radius)
+    within = agreed(threat, radius)
 
     def flippable(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        model, x = joined(model, x), packed(x, model)
-        check_inputs(model, x, y)
+        model, x = ready(model, x, y, ROWS_AT_ONCE)
         flipped = torch.zeros_like(y, dtype=torch.bool)
 
         def watch(step: int, found: Tensor) -> None:
-            flipped.logical_or_(~keeps(model, within.project(found, x.detach()), y))
+            flipped.logical_or_(~keeps(model, within.project(found, x), y))
 
         with frozen_statistics(model):
             projected_descent(
                 margin_loss(model, y),
-                x.detach(),
-                start=x.detach(),
+                x,
+                start=x,
                 threat=within,
-                lengths=repeat(radius / 4, steps),
+                lengths=repeat(within.radius / 4, steps),
                 watch=watch,
             )
         return flipped

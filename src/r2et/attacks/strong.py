@@ -21,11 +21,19 @@ from torch import Tensor, nn
 from r2et.attacks.goals import Goal, relative, weighted_goal
 from r2et.attacks.pairs import approach, differences_at, features_at_the_border, slopes_at, thinnest
 from r2et.attacks.records import Attack, Attacked, join
-from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent, repeated
-from r2et.attacks.threats import Ball, Threat, one_of
+from r2et.attacks.searches import (
+    BestSoFar,
+    Outputs,
+    check_slopes,
+    prediction,
+    projected_descent,
+    ready,
+    repeated,
+)
+from r2et.attacks.threats import UNSAID, Ball, Threat, agreed, one_of
 from r2et.derivatives import frozen_statistics
-from r2et.explainers import EXPLAINERS, Explainer, Quantity, check_inputs, gradient
-from r2et.inputs import joined, packed
+from r2et.explainers import EXPLAINERS, Explainer, Quantity, gradient, logits_of
+from r2et.inputs import packed
 from r2et.models.smoothing import softened
 from r2et.randomness import stream
 
@@ -81,7 +89,7 @@ def strong_attack(
     *,
     k: int,
     explain: Explainer = gradient,
-    radius: float = 1.0,
+    radius: float = UNSAID,
     threat: Threat = Ball(),  # noqa: B008 - a frozen record
     outputs: Outputs = prediction,
     effort: Effort = Effort(),  # noqa: B008 - a frozen record
@@ -95,7 +103,7 @@ def strong_attack(
     After `seconds` no new search is begun: what was found by then comes back, and the history has
     fewer rounds than asked for. With such a limit the result depends on the machine.
     """
-    within = threat.at(radius)
+    within = agreed(threat, radius)
 
     def attack(model: nn.Module, x: Tensor, y: Tensor, until: float) -> Attacked:
         best = BestSoFar(model, explain, x, y, k, within, outputs)
@@ -117,10 +125,10 @@ def strong_attack(
         return best.result()
 
     def timed(model: nn.Module, x: Tensor, y: Tensor) -> Attacked:
-        model, x = joined(model, x), packed(x, model)
-        check_inputs(model, x, y)
-        together = max(1, numbers_at_once // (max(effort.starts, 1) * max(one_of(x).numel(), 1)))
-        pieces = list(zip(x.detach().split(together), y.split(together), strict=True))
+        numbers = max(effort.starts, 1) * max(one_of(packed(x, model)).numel(), 1)
+        together = max(1, numbers_at_once // numbers)
+        model, x = ready(model, x, y, together)
+        pieces = list(zip(x.split(together), y.split(together), strict=True))
         share = math.inf if seconds is None else seconds / len(pieces)
         begun, found = time.monotonic(), list[Attacked]()
         with frozen_statistics(model):
@@ -192,7 +200,7 @@ def _guides(
     smooth = [soft for rho in sharpness if (soft := softened(model, rho)) is not None]
     smooth = [model, *smooth] if itself or not smooth else smooth
     with torch.no_grad():
-        several = model(x[:1]).shape[-1] > 2
+        several = logits_of(model, x[:1]).shape[-1] > 2
     unscaled: list[Quantity] = ["margin", "logit"] if several else ["margin"]
     looks = [explain] if scaled else [_of(explain, each) for each in unscaled]
     looks = [each for own in looks for each in (own, _plain(own)) if each is not None]
@@ -249,6 +257,7 @@ def _descend(
         lengths=[best.threat.radius * shrinking(step / steps, first) for step in range(steps)],
         allowed=best.keeps,
         watch=watch,
+        blind=lambda: check_slopes(look, network, x, best.y),
     )
 
 

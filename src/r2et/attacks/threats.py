@@ -11,6 +11,13 @@ from r2et.randomness import ball_offsets
 Bounds = tuple[Tensor | float, Tensor | float]
 
 
+class Unsaid(float):
+    """A radius that nobody chose: it gives way to one that somebody did."""
+
+
+UNSAID = Unsaid(1.0)
+
+
 class Threat(Protocol):
     """The inputs admissible around a clean one, at a given radius.
 
@@ -64,7 +71,7 @@ class Ball:
     given.
     """
 
-    radius: float = 1.0
+    radius: float = UNSAID
     bounds: Bounds | None = None
     free: Tensor | None = None
 
@@ -126,7 +133,7 @@ class Cube:
     The l-infinity ball. `free` as in `Ball`.
     """
 
-    radius: float = 1.0
+    radius: float = UNSAID
     bounds: Bounds | None = None
     free: Tensor | None = None
 
@@ -181,6 +188,21 @@ class Cube:
         """The way from the centre to a corner."""
         count = like.numel() if self.free is None else int(self.free.sum())
         return float(self.radius * count**0.5)
+
+
+def agreed(threat: Threat, radius: float) -> Threat:
+    """The threat at the radius that was chosen, by its own or by `radius`; 1 if by neither.
+
+    Two that differ are refused: whichever was taken, the other would be ignored without a word.
+    """
+    if isinstance(radius, Unsaid):
+        return threat.at(float(threat.radius))
+    if not isinstance(threat.radius, Unsaid) and threat.radius != radius:
+        raise ValueError(
+            f"an attack has one radius, but its threat says {threat.radius:g} and the attack "
+            f"{radius:g}: say it once."
+        )
+    return threat.at(radius)
 
 
 def _only(free: Tensor, points: Tensor, centre: Tensor | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from r2et.attacks.threats import unit
+from r2et.attacks.threats import UNSAID, unit
 from r2et.certification.forms import Norm
 from r2et.randomness import ball_offsets
 
@@ -19,7 +19,7 @@ class Surroundings:
     low and high (d,), are left only by inputs that begin outside.
     """
 
-    radius: float = 1.0
+    radius: float = UNSAID
     norm: Norm = "l2"
     reach: Tensor
     bounds: tuple[Tensor, Tensor] | None = None
