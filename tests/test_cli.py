@@ -388,7 +388,13 @@ MINE = """
 from torch import nn
 def network(): return nn.Sequential(nn.Linear(16, 6), nn.Tanh(), nn.Linear(6, 2))
 def narrow(): return nn.Linear(7, 2)
-def single(): return nn.Linear(16, 1)
+def shapeless(): return nn.Unflatten(1, (4, 4))
+class Ramp(nn.Linear):
+    def forward(self, x): return super().forward(x) + (x - x.detach()).cumsum(1)[:, -2:] * 9
+def ramp(): return Ramp(16, 2)
+class Smoothed(nn.Linear):
+    def forward(self, x): return (super().forward(x + 1) + super().forward(x - 1)).tanh()
+def smoothed(): return Smoothed(16, 2)
 def fails(): raise OSError("no such weights")
 """
 
@@ -505,9 +511,13 @@ def test_attack_on_a_network_of_ones_own(
     code, shown, err = r2et(*words, "--model", "attacked_here:network")
     assert code == 0, err
     assert "3 test examples" in shown
+    assert "Preflight" not in shown
+    code, shown, err = r2et(*words, "--model", "attacked_here:smoothed")
+    assert "Preflight: fixed noise: The same weights are asked at 2 fixed shifts of x." in shown
     for factory, says in {
         "narrow": "give one that takes inputs (B, 16)",
-        "single": "two or more classes",
+        "shapeless": "two or more classes",
+        "ramp": "cannot be explained (false slope)",
         "fails": "OSError: no such weights",
         "netwrok": "no attribute 'netwrok'",
     }.items():

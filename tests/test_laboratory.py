@@ -465,7 +465,7 @@ def test_handlers_are_compared_at_the_largest_radius(
     ("build", "says"),
     [
         (partial(nn.Linear, 7, 2), "(B, 16)"),
-        (partial(nn.Linear, 16, 1), "two or more classes"),
+        (partial(nn.Unflatten, 1, (4, 4)), "two or more classes"),
         (partial(nn.Embedding, 3, 2), "(B, 16)"),
     ],
 )

@@ -100,8 +100,9 @@ from r2et.metrics import METRICS
 from r2et.metrics.exchanges import doubt
 from r2et.naming import nearest
 from r2et.objectives import METHODS
+from r2et.preflight import in_words
 from r2et.ranking import check_k
-from r2et.report import write_report
+from r2et.report import alarm_lines, write_report
 from r2et.report.audit_page import write_audit_page
 from r2et.report.figures import handlers_figure
 from r2et.report.paper_figures import pictures
@@ -765,8 +766,10 @@ def _show_findings(findings: Findings, name: str, out: Path | None, as_json: boo
         console.print("\nAn epsilon of 1 buys")
         for bought in what_it_buys(findings.threat):
             console.print(f"  {bought}")
-    if findings.alarms:
+    if findings.alarms or findings.preflight:
         console.print()
+    for finding in findings.preflight:
+        console.print(f"Preflight: {in_words(finding)}", style="bold red")
     for alarm in findings.alarms:
         console.print(f"Alarm: {alarm}", style="bold red")
     if out is not None:
@@ -790,6 +793,7 @@ def _findings_told(findings: Findings, name: str) -> dict[str, Any]:
         if doubling is None
         else {**dataclasses.asdict(doubling), "change": doubling.change},
         "alarms": list(findings.alarms),
+        "preflight": [in_words(each) for each in findings.preflight],
         "clean AUC": findings.clean_auc,
         "examples' AUC": None if both is None else {"before": both[0], "after": both[1]},
         "null share": findings.null_share,
@@ -1335,6 +1339,8 @@ def _show(rows: Sequence[dict[str, Any]], page: Path, as_json: bool) -> None:
         print(json.dumps(table_rows(rows), indent=1))
         return
     _print_table(rows)
+    for line in alarm_lines(rows, "preflight"):
+        Console().print(f"Preflight: {line}", style="bold red", soft_wrap=True, highlight=False)
     Console().print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
 
 

@@ -7,6 +7,7 @@ count as one row with the sum of their weights: a row of weight 2 is exactly two
 
 import inspect
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -46,12 +47,21 @@ from r2et.data.encoding import (
 )
 from r2et.data.writing import Writing
 from r2et.derivatives import frozen_statistics
-from r2et.explainers import EXPLAINERS, Explainer, Form, log_odds, predicted, shaped
+from r2et.explainers import (
+    EXPLAINERS,
+    Explainer,
+    Form,
+    log_odds,
+    logits_of,
+    predicted,
+    shaped,
+)
 from r2et.limits import check_bytes
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.models.building import bounded
 from r2et.naming import nearest
 from r2et.objectives import METHODS, Method
+from r2et.preflight import PROBES, cleared, in_words
 from r2et.randomness import stream
 from r2et.ranking import order
 from r2et.training import SCHEDULES, FitSettings, Score, load, recipe_of, save, sizes_in
@@ -112,7 +122,9 @@ def by_log_loss(x: Tensor, y: Tensor, weights: Tensor) -> Score:
     def score(model: nn.Module) -> float:
         device = next(model.parameters()).device
         with torch.no_grad(), frozen_statistics(model):
-            losses = F.cross_entropy(model(x.to(device)), y.to(device), reduction="none").cpu()
+            losses = F.cross_entropy(
+                logits_of(model, x.to(device)), y.to(device), reduction="none"
+            ).cpu()
         return -float((losses * weights).sum() / weights.sum())
 
     return score
@@ -500,12 +512,15 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         The attack changes encoded rows, numbers scaled to [0, 1] and categories 0 or 1, by no more
         than `epsilon` in l2 and keeps the prediction. What it finds is an upper bound: a better
-        attack may leave less.
+        attack may leave less. A model whose explanations would be false is refused.
         """
         x = self.encode(X)
         shown = min(self._shown(k), len(self._names(by)) - 1)
         if not shown:
             return np.ones(len(x))
+        _, found = cleared(self.model_, x[:PROBES])
+        for each in found:
+            warnings.warn(in_words(each), UserWarning, stacklevel=2)
         explained = self._explainer(by, explainer, "absolute")
         attack = strong_attack(k=shown, explain=explained, radius=epsilon, effort=effort, seed=seed)
         return _array(attack(self.model_, x, predicted(self.model_, x)).precision)

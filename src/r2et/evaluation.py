@@ -38,7 +38,7 @@ from r2et.attacks.diagnosis import alarms, last_doubling
 from r2et.attacks.searches import Outputs, prediction
 from r2et.attacks.single import ROWS_AT_ONCE as WALKED_AT_ONCE
 from r2et.attacks.strong import NUMBERS_AT_ONCE as STRONG_AT_ONCE
-from r2et.attacks.threats import one_of
+from r2et.attacks.threats import UNSAID, one_of
 from r2et.data import Split
 from r2et.data.collection import Collection
 from r2et.drawing import drawn_decisions
@@ -52,6 +52,7 @@ from r2et.metrics.thickness import explained, gaussian, thickness
 from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
 from r2et.naming import nearest
+from r2et.preflight import PROBES, Finding, cleared, in_words
 from r2et.randomness import stream
 from r2et.ranking import distinct_sets, order, precision_at_k
 
@@ -160,8 +161,9 @@ def evaluate(
     weight = next(model.parameters())
     whole, labels = split.test.x.to(weight), split.test.y.to(weight.device)
     x, truth = whole[: settings.examples], labels[: settings.examples]
-    y = predicted(model, x)
     task = task_of(split, settings, explain)
+    found = looked_at(model, x, settings, task, seed)
+    y = predicted(model, x)
 
     walks: dict[str, Attacked] = {
         name: build_attack(name, settings, task=task, seed=seed)(model, x, y)
@@ -269,6 +271,7 @@ def evaluate(
         "decisions": decisions,
         "change buys": buys,
         "alarms": [] if curve is None else alarms(model, x, y, curve, settings.k),
+        "preflight": [in_words(each) for each in found],
         "examples": len(x),
         "features": before.shape[-1],
         "k": settings.k,
@@ -294,6 +297,22 @@ class Task:
     threat: Threat
     outputs: Outputs = prediction
     features: tuple[int, ...] | None = ()
+
+
+def looked_at(
+    model: nn.Module, x: Tensor, settings: EvaluationSettings, task: Task, seed: int
+) -> tuple[Finding, ...]:
+    """What preflight finds in a model that is about to be measured, refused if it is a fake.
+
+    Pictures are looked at a little beside themselves: on a ground all of one shade, every pooling
+    layer has a kink.
+    """
+    some = x[:PROBES]
+    if some.ndim > 2:
+        threat = task.threat.at(settings.er.radius)
+        moves = threat.offsets(one_of(some), len(some), stream(seed, "preflight"))
+        some = threat.project(some + moves, some)
+    return cleared(model, some)[1]
 
 
 def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> Task:
@@ -479,7 +498,7 @@ def strong_curve(
 
 
 def applicant(
-    split: Split, rules: Mapping[str, Rule] | None = None, radius: float = 1.0
+    split: Split, rules: Mapping[str, Rule] | None = None, radius: float = UNSAID
 ) -> Applicant:
     """What a person could change, by the rules given or those that come with the data set."""
     name = split.dataset.name

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from r2et.attacks import (
     ATTACKS,
     Attack,
+    Ball,
     Budget,
     Cube,
     Curve,
@@ -30,6 +31,7 @@ from r2et.attacks.complexity import estimated_constants, iteration_bound
 from r2et.attacks.curves import PAIRS, WALK
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
+from r2et.attacks.threats import one_of
 from r2et.audit.loading import briefly, made
 from r2et.data import Collection, Dataset, Split
 from r2et.evaluation import DTYPES, EvaluationSettings, applicant, changes, reasons, task_of
@@ -48,6 +50,8 @@ from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.statistics import auc
 from r2et.naming import nearest
+from r2et.preflight import PROBES, Finding, cleared
+from r2et.randomness import stream
 from r2et.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.training import load
 
@@ -56,6 +60,7 @@ SHAPES = {"ball": "l2", "cube": "linf"}
 WIDE = Effort(rounds=2, starts=2, steps=30, points=8, moves=8, pairs=0, even=2, itself=True)
 """The effort on explanations of many features, where random goals spread too thin."""
 STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that handlers are compared at
+BESIDE = 0.1  # how far from a picture its network is looked at
 DRAWS = 5  # explanations with fresh noise over which P@k is averaged
 
 
@@ -124,6 +129,8 @@ class Findings:
     doubling: Doubling | None
     alarms: Sequence[str]
     threat: Threat
+    preflight: Sequence[Finding] = ()
+    """What a look at the model found before."""
     bound: Tensor | None = None
     """Of the MOO attack: the iterations Theorem 5.1 allows, from estimated constants: (B,)."""
 
@@ -307,7 +314,7 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
 
     In float64, on a copy, as everything that is measured.
     """
-    model = _readied(model, split)
+    model, found = _readied(model, split)
     whole, labels = _test_part(model, split)
     x, truth = whole[: settings.examples], labels[: settings.examples]
     y = predicted(model, x)
@@ -341,6 +348,7 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         doubling=_doubled(model, x, y, settings, curve, explain, threat),
         alarms=alarms(model, x, y, curve, settings.k),
         threat=threat,
+        preflight=found,
         bound=_iteration_bound(model, x, y, settings, explain, threat),
     )
 
@@ -369,11 +377,19 @@ def _iteration_bound(
     return iteration_bound(constants, Region())
 
 
-def _readied(model: nn.Module, split: Split) -> nn.Module:
-    """A copy in float64 as everything is measured; refused if it cannot take the data."""
+def _readied(model: nn.Module, split: Split) -> tuple[nn.Module, tuple[Finding, ...]]:
+    """A copy in float64 as everything is measured, and what preflight found in the model.
+
+    Refused if it cannot take the data, or if its explanations would be false.
+    """
     try:
         model = copy.deepcopy(model).double().eval()
-        check_inputs(model, _test_part(model, split)[0][:1])
+        x = _test_part(model, split)[0][:PROBES]
+        check_inputs(model, x)
+        if isinstance(split.dataset, Collection):
+            moves = Ball(radius=BESIDE).offsets(one_of(x), len(x), stream(0, "preflight"))
+            x = x + moves
+        model, found = cleared(model, x)
     except ValueError:
         raise
     except Exception as problem:  # whatever the user's own model raises
@@ -381,7 +397,7 @@ def _readied(model: nn.Module, split: Split) -> nn.Module:
             f"the model fails on a row of the {split.dataset.n} columns of {split.dataset.name} "
             f"({briefly(problem)}): give one that takes inputs (B, {split.dataset.n})."
         ) from problem
-    return model
+    return model, found
 
 
 def _test_part(model: nn.Module, split: Split) -> tuple[Tensor, Tensor]:
@@ -440,7 +456,7 @@ def _with_fresh_noise(
 
 def compared_handlers(model: nn.Module, split: Split, settings: LabSettings) -> list[HandlerPoint]:
     """Every way to keep predictions at every step size, at the largest radius asked for."""
-    model = _readied(model, split)
+    model, _ = _readied(model, split)
     x = _test_part(model, split)[0][: settings.examples]
     return compare_handlers(
         model,

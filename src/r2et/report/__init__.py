@@ -390,6 +390,7 @@ def report_html(
         ],
         told_seed=told,
         buys=first.get("change buys", []),
+        preflight=alarm_lines(measured, "preflight"),
         alarms=alarm_lines(measured),
         doubts=exchange_doubts(measured),
         exchanged=any(column.key == EXCHANGES for column in columns),
@@ -400,11 +401,11 @@ def report_html(
     )
 
 
-def alarm_lines(rows: Sequence[Row]) -> list[str]:
-    """Every alarm with the networks it is about."""
+def alarm_lines(rows: Sequence[Row], kind: str = "alarms") -> list[str]:
+    """Every alarm, or finding of the kind "preflight", with the networks it is about."""
     about: dict[str, list[str]] = {}
     for row in rows:
-        for alarm in row.get("alarms", []):
+        for alarm in row.get(kind, []):
             about.setdefault(alarm, []).append(f"{row['label']}, seed {row['seed']}")
     return [f"{'; '.join(networks)}: {alarm}" for alarm, networks in about.items()]
 
