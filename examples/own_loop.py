@@ -12,7 +12,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 for _ in range(20):
     for rows in torch.randperm(len(split.train)).split(256):
         optimizer.zero_grad()
-        loss, parts = objective(split.train.x[rows], split.train.y[rows])
+        loss = objective(split.train.x[rows], split.train.y[rows])
         loss.backward()
         optimizer.step()
 

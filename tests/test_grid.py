@@ -999,7 +999,7 @@ def spoilt(part: Part) -> Part:
             "at least two classes",
         ),
         (
-            {"method": Method(penalties=(("all", 1.0, lambda look: look.x.sum()),))},
+            {"method": Method(penalties=(("all", 1.0, lambda look: look.logits.sum()),))},
             "all must be one number for each of 64 rows or of 4 networks, got shape ()",
         ),
         (

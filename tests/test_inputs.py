@@ -345,7 +345,7 @@ def test_an_objective_takes_several_tensors_of_a_joined_model() -> None:
     one, x, _ = joined_pair()
     method = r2et(k=2, curvature=0.1)
     found = Objective(one, method)(parts, y)
-    assert torch.equal(found.total, Objective(one, method)(x, y).total)
+    assert torch.equal(found, Objective(one, method)(x, y))
     told = refusal(lambda: Objective(model, method)(parts, y))
     assert "needs a model that is joined: give Joined(model, inputs)" in told
 
@@ -355,7 +355,7 @@ def test_an_objective_takes_symmetric_matrices() -> None:
     flat, y = numbers(4, 6), torch.arange(4) % 2
     model = Joined(Both(9, 9), inputs)
     expected = Objective(model, r2et(k=2))(flat, y)
-    assert torch.equal(Objective(model, r2et(k=2))(inputs.unpack(flat), y).total, expected.total)
+    assert torch.equal(Objective(model, r2et(k=2))(inputs.unpack(flat), y), expected)
 
 
 # --- features told by groups ---
@@ -719,13 +719,15 @@ def test_r2et_of_a_pair_matches_its_definition(classes: int, bend: Any) -> None:
     bent: Explainer = by_hand if bend == "explanation" else slope
     curved = bend_by_hand(bent, model, x, y, 1.5)
     method = r2et(k=2, thickness=0.3, curvature=0.2, kappa=1.5, bend=bend, explain=EXPLAINED)
-    loss = Objective(model, method)(x, y)
+    loss = Objective(model, method).parts(x, y)
     parts = loss.parts
     assert parts["thinness"].item() == pytest.approx(-sum(gaps) / 6)
     assert parts["curvature"].item() == pytest.approx(curved.mean().item())
     whole = F.cross_entropy(model(x), y) - 0.3 * sum(gaps) / 6 + 0.2 * curved.mean()
     torch.testing.assert_close(loss.total, whole)
-    est = Objective(model, estimated_hessian(k=2, kappa=1.5, bend=bend, explain=EXPLAINED))(x, y)
+    est = Objective(model, estimated_hessian(k=2, kappa=1.5, bend=bend, explain=EXPLAINED)).parts(
+        x, y
+    )
     torch.testing.assert_close(est.parts["curvature"], parts["curvature"])
 
 
@@ -745,7 +747,7 @@ def test_the_class_explained_is_that_of_the_clean_input() -> None:
 def test_the_bend_of_neurons_matches_its_definition() -> None:
     model, x, y = joined_pair(5)
     method = r2et(k=2, curvature=0.2, kappa=0.5, bend="explanation", explain=NEURONS)
-    parts = Objective(model, method)(x, y).parts
+    parts = Objective(model, method).parts(x, y).parts
     neurons = activations(model, x, y, layer="model.bend")
     ranked = neurons.sort(dim=1, descending=True).values
     lead = (ranked[:, :2].mean(1) - ranked[:, 2:].mean(1)).mean()
@@ -798,7 +800,7 @@ def objective_and_slopes(method: Method) -> list[Tensor]:
     generator = stream(0, "test")
     draw = partial(noise_like, generator=generator)
     loss = Objective(model, method, draw)(x, y)
-    return [loss.total, *torch.autograd.grad(loss.total, list(model.parameters()))]
+    return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
 
 
 @pytest.mark.parametrize(
@@ -814,14 +816,14 @@ def test_a_loss_of_explanations_has_the_slope_of_differences(method: Method) -> 
     model, x, y = joined_pair(3)
     objective = Objective(model, method)
     weights = list(model.parameters())
-    slopes = torch.autograd.grad(objective(x, y).total, weights)
+    slopes = torch.autograd.grad(objective(x, y), weights)
     for weight, found in zip(weights, slopes, strict=True):
         flat, step = weight.data.view(-1), 1e-6
         for place in range(flat.numel()):
             kept, sides = float(flat[place]), []
             for side in (step, -step):
                 flat[place] = kept + side
-                sides.append(objective(x, y).total.item())
+                sides.append(objective(x, y).item())
             flat[place] = kept
             assert float(found.view(-1)[place]) == pytest.approx(
                 (sides[0] - sides[1]) / (2 * step), abs=1e-7

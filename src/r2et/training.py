@@ -148,7 +148,7 @@ def fit(
     )
     check_inputs(network, train.x.to(home), train.y.to(home))
     check_row_weights(weights, len(train.y))
-    wrapped, optimizer = fabric.setup(objective, optimizer)
+    wrapped, optimizer = fabric.setup(_InParts(objective), optimizer)
     x, y = train.x.to(fabric.device), train.y.to(fabric.device)
     counts = None if weights is None else weights.to(x)
     score = _auc_on(valid, fabric) if isinstance(valid, Part) else valid
@@ -176,6 +176,19 @@ def fit(
             fabric.barrier()
     network.load_state_dict(kept)
     return network.to(home), history
+
+
+class _InParts(nn.Module):
+    """An objective whose forward tells the loss and its parts: both in one pass, also wrapped."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def forward(
+        self, x: Tensor, y: Tensor, weights: Tensor | None, penalised: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.objective.parts(x, y, weights, penalised)
 
 
 def _auc_on(valid: Part, fabric: Fabric) -> Score:
@@ -263,11 +276,13 @@ def _train_epoch(
         seen = mine if len(mine) else rows[:1]
         batch = AUGMENTATIONS[settings.augment](x[seen]) if settings.augment else x[seen]
         given = None if counts is None else counts[seen]
-        loss = objective(batch, y[seen], given, risen_to(epoch + number / len(batches), settings))
+        total, parts = objective(
+            batch, y[seen], given, risen_to(epoch + number / len(batches), settings)
+        )
         optimizer.zero_grad()
-        fabric.backward(loss.total * share)
+        fabric.backward(total * share)
         optimizer.step()
-        for name, part in loss.parts.items():
+        for name, part in parts.items():
             totals[name] = totals.get(name, torch.zeros_like(part)) + part * (count(mine) / whole)
     return {name: _summed(fabric, part) for name, part in totals.items()}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks.goals import ranking_goal
-from r2et.attacks.searches import projected_descent
+from r2et.attacks.searches import check_slopes, projected_descent
 from r2et.attacks.threats import Ball, unit
 from r2et.derivatives import (
     everywhere,
@@ -119,6 +119,7 @@ def adversarial(
             start=ball.project(_in_ball(x, radius, look.draw), x),
             threat=ball,
             lengths=[2.5 * radius / (steps + 1)] * steps,
+            blind=lambda: check_slopes(explained, look.model, x, look.y),
         )
 
     return Method(perturb=attacked)

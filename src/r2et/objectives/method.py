@@ -1,6 +1,6 @@
 """A training method as data, and the objective that any training loop can minimise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -9,8 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics
-from r2et.explainers import Explainer, check_logits, from_slope, slope_of
+from r2et.derivatives import PLAIN_ATTENTION, frozen_statistics
+from r2et.explainers import (
+    Explainer,
+    check_classes,
+    check_logits,
+    check_targets,
+    from_slope,
+    logits_of,
+    slope_of,
+)
 from r2et.inputs import Joined
 
 Draw = Callable[[Tensor], Tensor]
@@ -40,8 +48,9 @@ class Look:
         with torch.enable_grad(), frozen_statistics(self.model):
             if not self.x.requires_grad:
                 self.x = self.x.detach().requires_grad_()
-            logits: Tensor = self.model(self.x)
-            return logits
+            logits = logits_of(self.model, self.x)
+        check_logits(logits)
+        return logits
 
     @cached_property
     def y(self) -> Tensor:
@@ -93,29 +102,36 @@ class Loss(NamedTuple):
     total: Tensor
     parts: dict[str, Tensor]
 
-    def backward(self) -> None:
-        """Add the slope of the total to the weights' gradients."""
-        self.total.backward()
-
 
 class Objective(nn.Module):
     """Cross-entropy plus a method's penalties: `objective(x, y).backward()` in any loop.
 
     Everything happens in one forward, so that it can be wrapped for several processes. Methods
-    that need random numbers take them from `draw`, torch's global stream unless given.
+    that need random numbers take them from `draw`, torch's global stream unless given. The first
+    call refuses a penalty that no weight could learn from.
     """
 
     def __init__(self, model: nn.Module, method: Method, draw: Draw = torch.randn_like) -> None:
         super().__init__()
         self.model = method.prepare(model) if method.prepare else model
         self.method, self.draw = method, draw
+        self._followed = False
 
     def forward(
         self, x: Tensor, y: Tensor, weights: Tensor | None = None, penalised: float = 1.0
-    ) -> Loss:
-        """The mean loss over a batch, or the mean by `weights` (B,), and its parts.
+    ) -> Tensor:
+        """The mean loss over a batch, or the mean by `weights` (B,): a scalar.
 
         Penalties count for a share `penalised` of their weights.
+        """
+        return self.parts(x, y, weights, penalised).total
+
+    def parts(
+        self, x: Tensor, y: Tensor, weights: Tensor | None = None, penalised: float = 1.0
+    ) -> Loss:
+        """The same loss with what it is made of, cross-entropy and each penalty, unweighted.
+
+        It costs as much as the call itself, and its `total` can be differentiated as well.
         """
         if not isinstance(x, Tensor):
             if not isinstance(self.model, Joined):
@@ -132,24 +148,58 @@ class Objective(nn.Module):
 
     def parts_of(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Cross-entropy and each penalty, not yet weighted, of each example: (B,) each."""
-        if self.method.perturb is not None:
-            x = self.method.perturb(Look(self.model, x, draw=self.draw)).detach()
-        if self.method.penalties and self.method.by_input and not x.requires_grad:
-            x = x.detach().requires_grad_()
-        logits = self.model(x)
-        check_logits(logits)
-        parts = {CLASSIFICATION: F.cross_entropy(logits, y, reduction="none")}
-        if self.method.penalties:
-            with frozen_statistics(self.model) as switched:
-                if switched or not torch.is_grad_enabled():
-                    # Logits of batch statistics are good for the loss only: examples mix in them,
-                    # and the class they favour need not be the one the model will predict.
-                    with torch.enable_grad():
-                        logits = self.model(x)
-                look = Look(self.model, x, logits, self.draw)
-                for name, _, penalty in self.method.penalties:
-                    parts[name] = penalty(look)
+        check_targets(y, len(x))
+        if not self.method.penalties and self.method.perturb is None:
+            return {CLASSIFICATION: self._classified(logits_of(self.model, x), y)}
+        with PLAIN_ATTENTION:
+            if self.method.perturb is not None:
+                x = self.method.perturb(Look(self.model, x, draw=self.draw)).detach()
+            if self.method.penalties and self.method.by_input and not x.requires_grad:
+                x = x.detach().requires_grad_()
+            logits = logits_of(self.model, x)
+            parts = {CLASSIFICATION: self._classified(logits, y)}
+            if self.method.penalties:
+                parts |= self._penalties(x, logits)
         return parts
+
+    def _classified(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of each example: (B,)."""
+        check_logits(logits)
+        check_classes(y, logits.shape[1])
+        return F.cross_entropy(logits, y, reduction="none")
+
+    def _penalties(self, x: Tensor, logits: Tensor) -> dict[str, Tensor]:
+        """Each penalty of each example, not yet weighted: (B,) each."""
+        with frozen_statistics(self.model) as switched:
+            if switched or not torch.is_grad_enabled():
+                # Logits of batch statistics are good for the loss only: examples mix in them,
+                # and the class they favour need not be the one the model will predict.
+                with torch.enable_grad():
+                    logits = logits_of(self.model, x)
+            look = Look(self.model, x, logits, self.draw)
+            found = {name: penalty(look) for name, _, penalty in self.method.penalties}
+        if not self._followed and torch.is_grad_enabled():
+            for name, weight, _ in self.method.penalties:
+                if weight:
+                    _check_followed(name, found[name], self.model)
+            self._followed = True
+        return found
+
+
+def _check_followed(name: str, penalty: Tensor, model: nn.Module) -> None:
+    """Refuse a penalty that reaches no weight, and would train as if it were not there."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    if not weights or not penalty.numel():
+        return
+    slopes: Sequence[Tensor | None] = (None,)
+    if penalty.requires_grad:
+        slopes = torch.autograd.grad(penalty.sum(), weights, retain_graph=True, allow_unused=True)
+    if all(slope is None for slope in slopes):
+        raise ValueError(
+            f"the penalty {name!r} must hang on the model's weights, but its explanation has no "
+            "graph to any of them, so that nothing would be learnt from it: explain by a function "
+            "that can be differentiated by the weights, such as those of r2et.explainers."
+        )
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
