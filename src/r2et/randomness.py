@@ -1,6 +1,7 @@
 """Random numbers by purpose: the same seed gives the same numbers on every device."""
 
 import hashlib
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -11,8 +12,18 @@ def stream(seed: int, *purpose: str) -> torch.Generator:
 
     Streams live on the CPU, so a seed draws the same numbers for every device.
     """
+    check_seed(seed)
     digest = hashlib.sha256("/".join((str(seed), *purpose)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:6], "big"))
+
+
+def check_seed(seed: object) -> None:
+    """Refuse a seed that is no whole number: by its name, anything would draw something."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise TypeError(
+            f"a seed must be a whole number, got {seed!r} of type {type(seed).__name__}: give one, "
+            "such as 0."
+        )
 
 
 def noise_like(x: Tensor, generator: torch.Generator, copies: int | None = None) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from r2et.data.dataset import Part, Scale, Split, check_part, check_target
 from r2et.inputs import Inputs, Piece, upper_triangle
+from r2et.randomness import check_seed
 
 PAIR_CLASSES = ("different", "same")
 
@@ -116,6 +117,7 @@ class Collection:
 
     def split(self, seed: int) -> Split:
         """Training, validation and test part that only `seed` and the division decide."""
+        check_seed(seed)
         places = {part: index.long() for part, index in self.divide(self.labels, seed).items()}
         shift = torch.zeros(self.items.shape[1:], dtype=self.items.dtype)
         if self.centred:

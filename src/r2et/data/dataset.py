@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from r2et.randomness import stream
+from r2et.randomness import check_seed, stream
 
 if TYPE_CHECKING:
     from r2et.data.collection import Collection
@@ -173,6 +173,7 @@ class Dataset:
         Numeric columns are scaled to [0, 1] ("minmax") or to mean 0 and deviation 1 ("standard")
         by the training part alone, so that other parts may leave that range; 0/1 columns stay.
         """
+        check_seed(seed)
         order = torch.randperm(len(self.x), generator=stream(seed, self.name, "split"))
         sizes = part_sizes(len(self.x), shares)
         rows = dict(zip(("train", "valid", "test"), order.split(sizes), strict=True))
