@@ -147,11 +147,26 @@ def unpacked(content: bytes) -> nn.Module:
         return load(path)[0]
 
 
+def entry_of(method: str) -> MethodEntry:
+    """The entry of METHODS by this name, refused in a process that does not have it."""
+    if method not in METHODS:
+        raise ValueError(
+            f"this process knows no method {method!r}: a method of one's own is known where the "
+            "module that puts it into METHODS was imported, which no worker does; use one process."
+        )
+    return METHODS[method]
+
+
+def label_of(method: str) -> str:
+    """How a method, or the linear control, is called in tables."""
+    return LABELS[method] if method in LABELS else entry_of(method).label
+
+
 def network_plan(dataset: Dataset | Collection, recipe: Recipe, method: str) -> dict[str, Any]:
     """The entry of MODELS that a method trains, and its settings: enough to build it again."""
     if isinstance(dataset, Collection):
         return _collection_plan(dataset, recipe, method)
-    name = METHODS[method].model
+    name = entry_of(method).model
     sizes = {"inputs": dataset.n, "classes": len(dataset.classes)}
     return {"name": name, **sizes, **NETWORKS[name](dataset, recipe)}
 
@@ -163,9 +178,9 @@ def _collection_plan(dataset: Collection, recipe: Recipe, method: str) -> dict[s
             f"recipe {recipe.name!r} does not say by which network {dataset.name} is seen: add a "
             "[network] table with its name."
         )
-    if METHODS[method].model != METHODS[VANILLA].model:
+    if entry_of(method).model != METHODS[VANILLA].model:
         raise ValueError(
-            f"{LABELS[method]} trains a network of tables, and {dataset.name} is none: leave it "
+            f"{label_of(method)} trains a network of tables, and {dataset.name} is none: leave it "
             "out."
         )
     offered = inspect.signature(MODELS[recipe.network.name]).parameters
@@ -272,7 +287,7 @@ def fitted(
 
 def method_of(split: Split, recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Method:
     """A method of a recipe with some settings, as it trains a single network from nothing."""
-    return _built(METHODS[name], recipe.evaluation.k, trained_explanation(split.dataset, recipe),
+    return _built(entry_of(name), recipe.evaluation.k, trained_explanation(split.dataset, recipe),
                   settings)  # fmt: skip
 
 
@@ -370,7 +385,7 @@ def trained(
     apart = isinstance(split.dataset, Collection) or recipe.fit.ramp > 0
     for places in together(plan, recipe.evaluation.k, apart):
         alike = [plan.grid[place] for place in places]
-        found |= zip(places, begin.fit(METHODS[plan.name], alike, split), strict=True)
+        found |= zip(places, begin.fit(entry_of(plan.name), alike, split), strict=True)
     return [found[place] for place in range(len(plan.grid))]
 
 
@@ -381,7 +396,7 @@ def together(plan: MethodPlan, k: int, apart: bool = False) -> list[list[int]]:
     """
     if apart:
         return [[place] for place in range(len(plan.grid))]
-    entry = METHODS[plan.name]
+    entry = entry_of(plan.name)
     stacks: dict[str, list[int]] = {}
     for place, settings in enumerate(plan.grid):
         own = {name: value for name, value in settings.items() if name not in entry.weights}
@@ -549,7 +564,7 @@ def row_head(
         "k": recipe.evaluation.k,
         "seed": seed,
         "method": plan.name,
-        "label": LABELS[plan.name],
+        "label": label_of(plan.name),
         "version": __version__,
         "code": code_digest(),
         "candidates": [asdict(each) for each in judgements],

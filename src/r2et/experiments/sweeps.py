@@ -23,7 +23,6 @@ from r2et.data import DATASETS, Collection, Dataset
 from r2et.data import load as load_embedded
 from r2et.experiments.recipes import VANILLA, MethodPlan, Recipe, load_recipe
 from r2et.experiments.runs import (
-    LABELS,
     LINEAR,
     Outcome,
     Work,
@@ -32,6 +31,7 @@ from r2et.experiments.runs import (
     controls,
     data_digest,
     fingerprint,
+    label_of,
     measure_unit,
     retrains,
     row_head,
@@ -557,7 +557,7 @@ def _take_unit(state: State, unit: Unit, outcomes: Sequence[Outcome]) -> None:
     keep_unit(unit, outcomes)
     # A model is read again where it is needed, so that long sweeps do not pile them up.
     state.finished[unit.name] = [replace(each, model=None) for each in outcomes]
-    state.tell(f"trained {LABELS[unit.method.name]}")
+    state.tell(f"trained {label_of(unit.method.name)}")
 
 
 def _submit_row(state: State, row: Measurement) -> bool:
