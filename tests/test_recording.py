@@ -181,7 +181,10 @@ def silenced(own: Any, x: Tensor) -> Tensor:
         (lambda own, x: own.last(torch.sin(own.first(x))), r"no bound is known for aten.sin"),
         (lambda own, x: own.last(own.first(x)).detach(), r"not the slope of what the model"),
         (lambda own, x: own.last(own.first(x) + own.first(x).detach()), r"its slope stopped"),
-        (lambda own, x: own.last(own.first(x)[:, None].squeeze()), r"one logit for each"),
+        (
+            lambda own, x: own.last(own.first(x)[:, None].squeeze()),
+            r"one row of logits|the other rows|fails on",
+        ),
         (lambda own, x: (own.last(own.first(x)),) * 2, r"one row of logits|one logit"),
         (lambda own, x: own.last(own.first(x) * torch.rand(6, dtype=x.dtype)), r"draws at random"),
     ],
@@ -269,3 +272,15 @@ def test_rare_operations_are_bounded_too(operation: Any) -> None:
     found = certify(model, rows(), k=K)
     assert (found.radius > 0).all()
     assert (found.radius < torch.inf).all()
+
+
+def test_one_output_is_read_as_the_log_odds_of_two_classes() -> None:
+    def single(own: Any, x: Tensor) -> Tensor:
+        found: Tensor = own.last(bent(own, x))
+        return found[:, 1] - found[:, 0]
+
+    both = certify(Written(lambda own, x: own.last(bent(own, x))), rows(), k=K)
+    for forward in (single, lambda own, x: single(own, x)[:, None]):
+        alone = certify(Written(forward), rows(), k=K)
+        torch.testing.assert_close(alone.radius, both.radius, rtol=1e-6, atol=0)
+        assert alone.top.tolist() == both.top.tolist()

@@ -10,7 +10,7 @@ from r2et.certification.forms import Norm
 from r2et.certification.judging import MANY, UNBOUNDED, Judge, Task
 from r2et.certification.replay import RecordedModel, check_kept, inside, noise, record, replay
 from r2et.derivatives import frozen_statistics, gradient_of
-from r2et.explainers import SCORES, Quantity, check_inputs
+from r2et.explainers import SCORES, Quantity, check_inputs, class_logits
 from r2et.gauge import OneHot, gauge_free
 from r2et.ranking import check_k, order
 
@@ -139,7 +139,7 @@ def _signed(model: nn.Module, x: Tensor, y: Tensor, of: Quantity, one_hot: OneHo
     """The signed slope of the score of class y, through ordinary autograd: (B, n)."""
     with torch.enable_grad(), frozen_statistics(model):
         leaf = x.detach().clone().requires_grad_()
-        slope = gradient_of(SCORES[of](model(leaf), y), leaf, create_graph=False)
+        slope = gradient_of(SCORES[of](class_logits(model(leaf)), y), leaf, create_graph=False)
     return gauge_free(slope, one_hot).flatten(1)
 
 

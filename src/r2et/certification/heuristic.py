@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.derivatives import frozen_statistics, gradient_of, jacobian
-from r2et.explainers import SCORES, Quantity, check_inputs, predicted
+from r2et.explainers import SCORES, Quantity, check_inputs, logits_of, predicted
 from r2et.gauge import OneHot, gauge_free
 from r2et.ranking import check_k, order
 
@@ -30,7 +30,7 @@ def uncertified_radius_at_x(
 
     def slope(at: Tensor) -> Tensor:
         with torch.enable_grad(), frozen_statistics(model):
-            found = gradient_of(SCORES[of](model(at), y), at, create_graph=True)
+            found = gradient_of(SCORES[of](logits_of(model, at), y), at, create_graph=True)
         return gauge_free(found, one_hot).flatten(1)
 
     with torch.no_grad():

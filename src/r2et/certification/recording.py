@@ -19,6 +19,8 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from r2et.explainers import class_logits
+
 ROWS = (2, 3)
 """How many rows two recordings are of, so that what depends on their number shows."""
 
@@ -133,9 +135,7 @@ def recorded(model: Model, x: Tensor, signal: Tensor) -> Recording:
     signal = signal.detach().clone()
     recorder = _Recorder({"x": leaf, "signal": signal})
     with torch.enable_grad(), _Watch(recorder), recorder:
-        logits = model(leaf)
-        if isinstance(logits, tuple | list) and len(logits) == 1:
-            logits = logits[0]
+        logits = class_logits(model(leaf))
         check_shape(logits, len(x))
         slope = None
         if logits.requires_grad:

@@ -18,6 +18,7 @@ from r2et.certification.forms import Form, Norm, Region
 from r2et.certification.operations import travel
 from r2et.certification.recording import Program, program_of
 from r2et.derivatives import frozen_statistics, gradient_of
+from r2et.explainers import class_logits
 
 POINTS = 64
 """Places around the inputs at which program and model are compared."""
@@ -100,7 +101,7 @@ def _exact_copy(model: nn.Module) -> nn.Module:
 def _call(model: nn.Module, x: Tensor) -> Tensor:
     """What the model returns, whatever it raises told in one sentence."""
     try:
-        found: Tensor = model(x)
+        found = class_logits(model(x))
     except Exception as problem:
         first = (str(problem).strip() or "no message").splitlines()[0].rstrip(".")
         raise ValueError(
