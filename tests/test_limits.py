@@ -114,6 +114,14 @@ def test_an_array_that_asks_for_more_than_there_is_is_refused(
     assert says in refusal(lambda: read_file(path))
 
 
+@pytest.mark.parametrize("code", [0x110000, 0xD800])
+def test_words_of_no_characters_are_refused(code: int, tmp_path: Path) -> None:
+    path = forged(tmp_path / "a.npz", "(1,)", "<U1", struct.pack("<I", code))
+    assert "characters that there are not" in refusal(lambda: arrays_in(path, ["upper"]))
+    arrays, _ = arrays_in(forged(path, "(1,)", ">U1", struct.pack(">I", 65)), ["upper"])
+    assert arrays["upper"].tolist() == ["A"]
+
+
 def test_an_archive_that_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

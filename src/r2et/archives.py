@@ -3,6 +3,7 @@
 import math
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from tokenize import TokenError
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -111,7 +113,13 @@ def _asked(archive: ZipFile, info: ZipInfo, what: str) -> int:
 def _array(archive: ZipFile, info: ZipInfo) -> NDArray[Any]:
     with archive.open(info) as file:
         found: NDArray[Any] = npy.read_array(file, allow_pickle=False)
-        return found
+    if found.dtype.kind == "U":
+        codes = np.frombuffer(
+            found.tobytes(), np.dtype(np.uint32).newbyteorder(found.dtype.byteorder)
+        )
+        if (codes > sys.maxunicode).any() or ((codes >= 0xD800) & (codes <= 0xDFFF)).any():
+            raise ValueError(f"{info.filename} holds words of characters that there are not")
+    return found
 
 
 def check_tensors(path: Path) -> None:
