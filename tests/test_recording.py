@@ -284,3 +284,17 @@ def test_one_output_is_read_as_the_log_odds_of_two_classes() -> None:
         alone = certify(Written(forward), rows(), k=K)
         torch.testing.assert_close(alone.radius, both.radius, rtol=1e-6, atol=0)
         assert alone.top.tolist() == both.top.tolist()
+
+
+def test_rows_between_two_classes_are_certified_in_single_precision() -> None:
+    # There both logits are nearly zero, and single precision leaves nothing right of them.
+    model = Written(lambda own, x: bent(own, x).sum(1)).float()
+    x = rows(20).float()
+    for _ in range(30):
+        leaf = x.clone().requires_grad_()
+        value = model(leaf)
+        (slope,) = torch.autograd.grad(value.sum(), leaf)
+        step = value.detach()[:, None] * slope / slope.square().sum(1, keepdim=True)
+        x = torch.where((torch.arange(20) < 6)[:, None], x - step, x)
+    assert model(x)[:6].abs().max() < 1e-5
+    assert (certify(model, x, k=K).radius > 0).all()

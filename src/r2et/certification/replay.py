@@ -199,7 +199,7 @@ def _check_alone(recorded: RecordedModel, x: Tensor) -> None:
             whole = all_of_them[row : row + 1]
             same = one.shape == whole.shape
             if not same or not torch.allclose(
-                one, whole, rtol=EQUAL, atol=EQUAL * float(whole.abs().max())
+                one, whole, rtol=EQUAL, atol=EQUAL * float(all_of_them.abs().max())
             ):
                 raise ValueError(
                     "the model's answer for an example depends on the other rows of its batch or "
@@ -217,7 +217,9 @@ def _check_precision(recorded: RecordedModel, places: Tensor) -> None:
         return  # half precision rounds too much to tell
     for what, one, other in zip(("logits", "slopes"), deployed, again, strict=True):
         scale = other.flatten(1).abs().amax(-1)
-        apart = (one.double() - other).flatten(1).abs().amax(-1) > SINGLE * (scale + 1e-30)
+        # Between two classes logits vanish, and what is left of them is rounding of larger numbers.
+        scale = torch.maximum(scale, scale.median()) + 1e-30
+        apart = (one.double() - other).flatten(1).abs().amax(-1) > SINGLE * scale
         # A kink between the two ways of rounding turns slopes; it does so seldom.
         if apart.sum() > (0 if what == "logits" else len(places) // 8):
             row = int(apart.nonzero()[0])
