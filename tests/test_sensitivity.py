@@ -109,7 +109,8 @@ def test_a_metric_gives_each_example_its_own_value(name: str) -> None:
     case, measure = a_case(), METRICS[name].measure
     if name.startswith("exchange"):
         categories = torch.eye(5).double()[torch.arange(5)]
-        case = a_case(x=torch.cat([case.x[:, :1], categories], 1), categories=[range(1, 6)])
+        x = torch.cat([case.x[:, :1], categories], 1)
+        case = a_case(x=x, y=predicted(case.model, x), categories=[range(1, 6)])
         assert measure(a_case()).isnan().all(), "without categories nothing is measured"
     together = measure(case)
     assert together.shape == (5,)
