@@ -749,6 +749,7 @@ def test_the_wheel_works_when_installed_elsewhere(tmp_path: Path) -> None:
     assert "48,842 rows" in done.stdout
 
 
+@pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     table = tmp_path / "own.csv"
