@@ -38,6 +38,7 @@ def test_what_is_not_what_it_looks_like_is_refused_or_holds(group: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_trap_closes_with_other_weights(group: str, seed: int) -> None:
@@ -56,6 +57,7 @@ def test_no_random_network_breaks_its_certificate(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_no_operation_breaks_a_certificate(name: str) -> None:
     assert not faults([judge(program(seed, name), points=500) for seed in range(3)])
