@@ -31,7 +31,7 @@ import numpy as np
 
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[1]
-SECONDS, MOST_MEMORY, BATCH = 120, 2 * 10**9, 20
+SECONDS, MOST_MEMORY, BATCH = 60, 2 * 10**9, 20
 OUTCOMES = (
     "ran",
     "refused",
@@ -656,13 +656,16 @@ def run_case(number: int, words: list[str], folder: Path, watch: Watch) -> dict[
     places = (folder / "out", folder / "aside", said)
     watch.strays = []
     watch.allowed = (*map(os.path.realpath, places), "/dev/null", "/dev/tty")
-    signal.alarm(SECONDS)
+    # Of its own time, for a busy machine may leave it little; and, if it waits for ever, of any.
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(10 * SECONDS)
     try:
         code = command(words)
     except BaseException:
         traceback.print_exc()
         code = 70
     signal.alarm(0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     watch.allowed = None
     sys.stderr.flush()
     strays = watch.strays + ["the given files were changed"] * (contents(given) != before)
@@ -743,7 +746,7 @@ def work(numbers: range, seed: int, bases: Path, folder: Path, told: Path) -> No
             raise RuntimeError("the fuzzer itself failed")
         last = ended[-1]
         if "outcome" not in last:
-            hung = os.WTERMSIG(status) == signal.SIGALRM
+            hung = os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGPROF)
             dead = {"outcome": "hung" if hung else "crash", "memory": 0, "seconds": 0.0}
             with told.open("a") as file:
                 signal_told = f"signal {os.WTERMSIG(status)}"
