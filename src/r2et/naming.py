@@ -1,4 +1,4 @@
-"""Names that users misspell."""
+"""Words for messages: names that users misspell, and what the code of others raised."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -16,6 +16,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.4)
     hint = f"did you mean {names[close[0]]!r}? " if close else ""
     return f"{hint}Known: {', '.join(names.values())}."
+
+
+def briefly(problem: Exception) -> str:
+    """The kind of a problem and the first line of what it says."""
+    said = str(problem).strip().splitlines()
+    return f"{type(problem).__name__}: {said[0].rstrip('.')}" if said else type(problem).__name__
 
 
 def check_settings(kind: type[Any], table: object, where: str) -> None:

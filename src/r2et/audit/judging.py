@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks import Effort, attack_curve, flip_attack, strong_attack
-from r2et.audit.loading import briefly, model_digest
+from r2et.audit.loading import model_digest
 from r2et.audit.region import Surroundings
 from r2et.audit.tables import Columns
 from r2et.certification import Certificate, RecordedModel, certify, record
@@ -34,7 +34,7 @@ from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.thickness import thickness
 from r2et.models.smoothing import softened
-from r2et.naming import nearest
+from r2et.naming import briefly, nearest
 from r2et.preflight import Finding, repair, validate
 from r2et.randomness import stream
 from r2et.ranking import check_k, order, precision_at_k, ties, top_k_mask

@@ -15,6 +15,7 @@ from r2et.archives import check_tensors
 from r2et.audit.exported import read_exported
 from r2et.audit.schema import difference, schema_in, schema_of
 from r2et.estimator import StableClassifier
+from r2et.naming import briefly
 from r2et.training import load
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
@@ -146,12 +147,6 @@ def _fill(model: nn.Module, path: Path) -> None:
                 f"{'none' if here is None else here}; give the weights of this network."
             )
     model.load_state_dict(theirs)
-
-
-def briefly(problem: Exception) -> str:
-    """The kind of a problem and the first line of what it says."""
-    said = str(problem).strip().splitlines()
-    return f"{type(problem).__name__}: {said[0].rstrip('.')}" if said else type(problem).__name__
 
 
 def model_digest(model: nn.Module) -> str:

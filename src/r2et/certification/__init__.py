@@ -12,6 +12,7 @@ from r2et.certification.replay import RecordedModel, check_kept, inside, noise, 
 from r2et.derivatives import frozen_statistics, gradient_of
 from r2et.explainers import SCORES, Quantity, check_inputs, class_logits
 from r2et.gauge import OneHot, gauge_free
+from r2et.naming import briefly
 from r2et.ranking import check_k, order
 
 __all__ = ["Certificate", "RecordedModel", "certify", "record"]
@@ -110,9 +111,8 @@ def _check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
         with torch.no_grad(), frozen_statistics(model):
             model(x[:1])
     except Exception as problem:  # a model's own code may raise anything
-        first = (str(problem).strip() or "no message").splitlines()[0].rstrip(".")
         raise ValueError(
-            f"{type(model).__name__} fails on a row of x ({type(problem).__name__}: {first}): give "
+            f"{type(model).__name__} fails on a row of x ({briefly(problem)}): give "
             "inputs of the shape and type it predicts on."
         ) from problem
     check_inputs(model, x, y)

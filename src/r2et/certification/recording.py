@@ -7,7 +7,8 @@ whatever else Python puts between the text of a model and its tensors.
 
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Number
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from r2et.explainers import class_logits
+from r2et.naming import briefly
 
 ROWS = (2, 3)
 """How many rows two recordings are of, so that what depends on their number shows."""
@@ -559,21 +561,17 @@ def program_of(model: nn.Module, x: Tensor) -> Program:
     )
 
 
-class _told_as_refusal:
+@contextmanager
+def _told_as_refusal(model: nn.Module) -> Iterator[None]:
     """What a model's own code raises while it is recorded, told in one sentence."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.name = type(model).__name__
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
-        if not isinstance(problem, Exception) or isinstance(problem, Refused):
-            return
-        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as problem:
         raise ValueError(
-            f"{self.name} could not be recorded while it computed and differentiated a few rows "
-            f"({type(problem).__name__}: {first.rstrip('.')})."
+            f"{type(model).__name__} could not be recorded while it computed and differentiated a "
+            f"few rows ({briefly(problem)})."
         ) from problem
 
 

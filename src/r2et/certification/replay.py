@@ -19,6 +19,7 @@ from r2et.certification.operations import travel
 from r2et.certification.recording import Program, program_of
 from r2et.derivatives import frozen_statistics, gradient_of
 from r2et.explainers import class_logits
+from r2et.naming import briefly
 
 POINTS = 64
 """Places around the inputs at which program and model are compared."""
@@ -83,7 +84,7 @@ def _exact_copy(model: nn.Module) -> nn.Module:
     except Exception as problem:  # a model's own code may raise anything
         raise ValueError(
             f"{type(model).__name__} cannot be copied into float64, in which certificates are "
-            f"computed ({type(problem).__name__}: {problem})."
+            f"computed ({briefly(problem)})."
         ) from problem
     with contextlib.suppress(NotImplementedError):  # of exported programs, which are fixed already
         exact.eval()
@@ -105,10 +106,9 @@ def _call(model: nn.Module, x: Tensor) -> Tensor:
     try:
         found = class_logits(model(x))
     except Exception as problem:
-        first = (str(problem).strip() or "no message").splitlines()[0].rstrip(".")
         raise ValueError(
             f"{type(model).__name__} fails on {len(x)} rows in float64, in which certificates are "
-            f"computed ({type(problem).__name__}: {first}): take casts to other types and "
+            f"computed ({briefly(problem)}): take casts to other types and "
             "assumptions about the number of rows out of it."
         ) from problem
     return found

@@ -32,7 +32,7 @@ from r2et.attacks.curves import PAIRS, WALK
 from r2et.attacks.diagnosis import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
 from r2et.attacks.threats import one_of
-from r2et.audit.loading import briefly, made
+from r2et.audit.loading import made
 from r2et.data import Collection, Dataset, Split
 from r2et.evaluation import DTYPES, EvaluationSettings, applicant, changes, reasons, task_of
 from r2et.experiments.recipes import Recipe, load_recipe, recipe_for
@@ -49,7 +49,7 @@ from r2et.explainers import (
 from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
 from r2et.metrics.sensitivity import null_share
 from r2et.metrics.statistics import auc
-from r2et.naming import nearest
+from r2et.naming import briefly, nearest
 from r2et.preflight import PROBES, Finding, cleared
 from r2et.randomness import stream
 from r2et.ranking import check_k, distinct_sets, precision_at_k, ties
