@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from r2et.certification.forms import Norm
-from r2et.certification.judging import MANY, UNBOUNDED, Judge, Task
+from r2et.certification.judging import MANY, UNBOUNDED, Judge, Task, signed_slope
 from r2et.certification.replay import RecordedModel, check_kept, inside, noise, record, replay
-from r2et.derivatives import frozen_statistics, gradient_of
-from r2et.explainers import SCORES, Quantity, check_inputs, class_logits
-from r2et.gauge import OneHot, gauge_free
+from r2et.derivatives import frozen_statistics
+from r2et.explainers import Quantity, check_inputs, class_logits
+from r2et.gauge import OneHot
 from r2et.naming import briefly
 from r2et.ranking import check_k, order
 
@@ -81,7 +82,7 @@ def certify(
         task = Task(recorded.program, exact[:1], k, of, one_hot, norm, scale)
         labels = task.program(exact).argmax(-1) if y is None else y
         replay(recorded, exact)
-        noisy = noise(recorded, x, lambda model, at: _signed(model, at, labels, of, one_hot))
+        noisy = noise(recorded, x, labels, partial(_signed, of=of, one_hot=one_hot))
         size = rows_at_once or _rows(exact)
         batches = zip(exact.split(size), labels.split(size), noisy.split(size), strict=True)
         parts = [
@@ -136,11 +137,9 @@ def _rows(x: Tensor) -> int:
 
 
 def _signed(model: nn.Module, x: Tensor, y: Tensor, of: Quantity, one_hot: OneHot | None) -> Tensor:
-    """The signed slope of the score of class y, through ordinary autograd: (B, n)."""
-    with torch.enable_grad(), frozen_statistics(model):
-        leaf = x.detach().clone().requires_grad_()
-        slope = gradient_of(SCORES[of](class_logits(model(leaf)), y), leaf, create_graph=False)
-    return gauge_free(slope, one_hot).flatten(1)
+    """The signed slope of a model's score at prediction time: (B, n)."""
+    with frozen_statistics(model):
+        return signed_slope(lambda at: class_logits(model(at)), x, y, of, one_hot)
 
 
 def _check_inside(

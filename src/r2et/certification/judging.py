@@ -26,6 +26,16 @@ CHEAP_LOOKS, MANY = 10, 256
 PAIRS_AT_ONCE = 16_384
 
 
+def signed_slope(
+    logits: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, of: Quantity, one_hot: OneHot | None
+) -> Tensor:
+    """The slope of the score of class y by x through autograd, with its sign: (B, n)."""
+    with torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        slope = gradient_of(SCORES[of](logits(leaf), y), leaf, create_graph=False)
+    return gauge_free(slope, one_hot).flatten(1)
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """What is to be bounded: a network, what is explained of it, and where it may move."""
@@ -40,10 +50,7 @@ class Task:
 
     def saliency(self, x: Tensor, y: Tensor) -> Tensor:
         """The signed slope of the score at x, flattened: (B, n)."""
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            slope = gradient_of(SCORES[self.of](self.program(x), y), x, create_graph=False)
-        return gauge_free(slope, self.one_hot).flatten(1)
+        return signed_slope(self.program, x, y, self.of, self.one_hot)
 
     @cached_property
     def ways(self) -> tuple[str, ...]:

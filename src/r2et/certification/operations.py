@@ -27,7 +27,7 @@ from r2et.certification.forms import (
     scaled,
 )
 from r2et.certification.passage import Passage, Step, Value
-from r2et.certification.recording import Constant, Input, Node, Program, Ref, Rows
+from r2et.certification.recording import Node, Program, Rows, filled, value_of
 
 Rule = Callable[..., Any]
 
@@ -41,22 +41,10 @@ def travel(program: Program, region: Region, most: int) -> tuple[Passage, Value]
     passage = Passage.within(region, most)
     known: dict[int, Any] = dict(program.fixed)
     x = passage.input()
-
-    def value(given: Any) -> Any:
-        if isinstance(given, Ref):
-            found = known[given.node]
-            return found[given.output] if isinstance(found, tuple | list) else found
-        if isinstance(given, Constant):
-            return given.tensor.detach()
-        if isinstance(given, Input):
-            return x
-        return [value(each) for each in given] if isinstance(given, tuple) else given
-
     for number, node in enumerate(program.nodes):
         if number not in known:
-            given = {name: value(each) for name, each in node.arguments.items()}
-            known[number] = _bounded(passage, node, given)
-    logits = value(program.logits)
+            known[number] = _bounded(passage, node, filled(node, known, x))
+    logits = value_of(program.logits, known, x)
     return passage, logits if isinstance(logits, Value) else passage.constant(logits[0])
 
 

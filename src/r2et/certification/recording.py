@@ -516,26 +516,35 @@ class Program:
 
 def run(nodes: Sequence[Node], end: Any, x: Tensor) -> Any:
     """What the operations give for x."""
-    known: list[Any] = []
+    known: dict[int, Any] = {}
+    for number, node in enumerate(nodes):
+        known[number] = (
+            node.operation(**filled(node, known, x, len(x)))
+            if node.literal is None
+            else node.literal
+        )
+    return value_of(end, known, x, len(x))
 
-    def value(given: Any) -> Any:
-        if isinstance(given, Ref):
-            found = known[given.node]
-            return found[given.output] if isinstance(found, tuple | list) else found
-        if isinstance(given, Constant):
-            return given.tensor
-        if isinstance(given, Rows):
-            return given.times * len(x)
-        if isinstance(given, Input):
-            return x
-        return [value(each) for each in given] if isinstance(given, tuple) else given
 
-    for node in nodes:
-        if node.literal is not None:
-            known.append(node.literal)
-            continue
-        known.append(node.operation(**{name: value(each) for name, each in node.arguments.items()}))
-    return value(end)
+def filled(node: Node, known: Mapping[int, Any], x: Any, rows: int | None = None) -> dict[str, Any]:
+    """The arguments of a node, given the results of those before it."""
+    return {name: value_of(each, known, x, rows) for name, each in node.arguments.items()}
+
+
+def value_of(given: Any, known: Mapping[int, Any], x: Any, rows: int | None = None) -> Any:
+    """What stands for an argument; sizes by the number of rows are left open without `rows`."""
+    if isinstance(given, Ref):
+        found = known[given.node]
+        return found[given.output] if isinstance(found, tuple | list) else found
+    if isinstance(given, Constant):
+        return given.tensor
+    if isinstance(given, Input):
+        return x
+    if isinstance(given, Rows) and rows is not None:
+        return given.times * rows
+    if isinstance(given, tuple):
+        return [value_of(each, known, x, rows) for each in given]
+    return given
 
 
 def program_of(model: nn.Module, x: Tensor) -> Program:
@@ -650,14 +659,6 @@ def _fixed(nodes: Sequence[Node]) -> dict[int, Any]:
     """The results of the nodes that depend on neither x nor the number of rows."""
     fixed: dict[int, Any] = {}
 
-    def value(given: Any) -> Any:
-        if isinstance(given, Ref):
-            found = fixed[given.node]
-            return found[given.output] if isinstance(found, tuple | list) else found
-        if isinstance(given, Constant):
-            return given.tensor.detach()
-        return [value(each) for each in given] if isinstance(given, tuple) else given
-
     def still(given: Any) -> bool:
         if isinstance(given, Ref):
             return given.node in fixed
@@ -670,6 +671,5 @@ def _fixed(nodes: Sequence[Node]) -> dict[int, Any]:
             if node.literal is not None:
                 fixed[number] = node.literal
             elif all(map(still, node.arguments.values())):
-                given = {name: value(each) for name, each in node.arguments.items()}
-                fixed[number] = node.operation(**given)
+                fixed[number] = node.operation(**filled(node, fixed, None))
     return fixed

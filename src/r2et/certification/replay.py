@@ -30,6 +30,7 @@ a multiple of the root of what one operation rounds."""
 
 LENGTHS = (0.01, 0.1, 1.0)
 ALONE = 4
+AT_ONCE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +131,11 @@ def slopes(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]
 
 def replay(recorded: RecordedModel, places: Tensor) -> None:
     """Refuse where the rules of bounds and the model differ at one of the places, (N, ...)."""
+    for part in _parts(places):
+        _replay(recorded, part)
+
+
+def _replay(recorded: RecordedModel, places: Tensor) -> None:
     signal = _mixture(len(places), recorded, places)
     logits, slope = slopes(recorded.exact, places, signal)
     with torch.no_grad():
@@ -232,15 +238,28 @@ def _check_precision(recorded: RecordedModel, places: Tensor) -> None:
             )
 
 
-def noise(recorded: RecordedModel, x: Tensor, explained: Callable[[Any, Tensor], Tensor]) -> Tensor:
+def noise(
+    recorded: RecordedModel,
+    x: Tensor,
+    y: Tensor,
+    explained: Callable[[nn.Module, Tensor, Tensor], Tensor],
+) -> Tensor:
     """How far the gap of two features may be off, as the model rounds where it is used: (B,).
 
-    `explained(model, x)` gives the signed slopes. Twice the largest difference at x itself between
-    the model in its own precision and its copy in float64.
+    `explained(model, x, y)` gives the signed slopes. Twice the largest difference at x itself
+    between the model in its own precision and its copy in float64.
     """
-    own = explained(recorded.given, x.to(recorded.dtype))
-    exact = explained(recorded.exact, x.double())
-    return 2 * (own.double() - exact).flatten(1).abs().amax(-1)
+    found = []
+    for rows, classes in zip(_parts(x), _parts(y), strict=True):
+        own = explained(recorded.given, rows.to(recorded.dtype), classes)
+        exact = explained(recorded.exact, rows.double(), classes)
+        found.append(2 * (own.double() - exact).flatten(1).abs().amax(-1))
+    return torch.cat(found)
+
+
+def _parts(rows: Tensor) -> tuple[Tensor, ...]:
+    """The rows in parts of about one size, so that memory does not grow with them."""
+    return rows.chunk(-(-len(rows) // AT_ONCE))
 
 
 def inside(
