@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import r2et
+from attending import Attends
 from closed_form import Linear, numbers, tiny_mlp
 from r2et.attacks import ATTACKS, Ball, Budget, Cube, Effort, attack_curve, flip_attack
 from r2et.attacks.applicants import Applicant, Number
@@ -492,25 +493,6 @@ def test_a_model_that_answers_for_no_example_is_refused() -> None:
 
 
 # --- attention ---
-
-
-class Attends(nn.Module):
-    """Attention among three numbers each of two halves of x."""
-
-    def __init__(self, attend: nn.Module | None) -> None:
-        super().__init__()
-        self.attend, self.out = attend, nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = x.unflatten(1, (2, 3))
-        if self.attend is None:
-            z = F.scaled_dot_product_attention(z[:, None], z[:, None], z[:, None])
-        elif isinstance(self.attend, nn.MultiheadAttention):
-            z = self.attend(z, z, z, need_weights=False)[0]
-        else:
-            z = self.attend(z)
-        scores: Tensor = self.out(z.flatten(1))
-        return scores
 
 
 def encoder_layer(**choices: Any) -> nn.Module:

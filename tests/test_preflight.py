@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from attending import Attends
 from closed_form import (
     DropoutInForward,
     Linear,
@@ -125,25 +126,6 @@ class Smoothed(nn.Module):
 
 def smoothed(mix: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Callable[[], nn.Module]:
     return lambda: Smoothed(mix)
-
-
-class Attends(nn.Module):
-    """Attention among three numbers each of two halves of x."""
-
-    def __init__(self, attend: nn.Module | None) -> None:
-        super().__init__()
-        self.attend, self.out = attend, nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = x.unflatten(1, (2, 3))
-        if self.attend is None:
-            z = F.scaled_dot_product_attention(z[:, None], z[:, None], z[:, None])
-        elif isinstance(self.attend, nn.MultiheadAttention):
-            z = self.attend(z, z, z, need_weights=False)[0]
-        else:
-            z = self.attend(z)
-        scores: Tensor = self.out(z.flatten(1))
-        return scores
 
 
 def near_half() -> nn.Module:
