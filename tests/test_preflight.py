@@ -706,6 +706,35 @@ def test_a_sound_model_comes_back_as_a_copy(name: str) -> None:
     assert torch.equal(repaired.model(x), model(x))
 
 
+class OnPictures(nn.Module):
+    """A convolutional network whose outputs, but not whose slopes, have something added."""
+
+    def __init__(self, hidden: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(64, 2),
+        )  # fmt: skip
+        self.hidden = hidden
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.net(x)
+        return outputs + self.hidden(outputs).detach()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "expected"), [(torch.zeros_like, False), (lambda z: torch.sin(9 * z), True)]
+)
+def test_on_a_flat_ground_slopes_are_judged_beside_its_kinks(
+    hidden: Callable[[Tensor], Tensor], expected: bool
+) -> None:
+    # All four places of a pool see the same shade: any step chooses among them on either side.
+    x = torch.zeros(16, 1, 8, 8, dtype=torch.float64)
+    x[:, :, 3:5, 3:5] = numbers(16, 1, 2, 2, seed=1).abs()
+    found = kinds(validate(drawn(lambda: OnPictures(hidden)), x, k=5))
+    assert ("false slope" in found) == expected
+
+
 def test_before_a_sigmoid_layer_no_slope_is_lost() -> None:
     # In float32 a sigmoid rounds to 1 beyond 17: 1 - p = 0 has no logarithm, z has lost nothing.
     sure = tiny_mlp(classes=1).float()
