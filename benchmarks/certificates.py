@@ -11,12 +11,12 @@ from torch import nn
 
 from r2et import attack_curve, strong_attack
 from r2et.certification import Certificate, certify
+from r2et.core.rng import stream
 from r2et.data import Split, load
+from r2et.methods import METHODS, Method
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
-from r2et.objectives import METHODS, Method
-from r2et.randomness import stream
-from r2et.training import FitSettings, fit
+from r2et.training.trainer import FitSettings, fit
 
 TOP, DECISIONS, ATTACKED, PICTURES = 8, 1000, 100, 10
 EPSILONS, RADII = (0.1, 0.25, 0.5, 1.0), (0.1, 0.3, 1.0)

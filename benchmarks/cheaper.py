@@ -18,10 +18,10 @@ import joblib
 import torch
 
 from r2et.data import Collection, Dataset, load
-from r2et.experiments.recipes import VANILLA, MethodPlan, load_recipe
+from r2et.experiments.config import VANILLA, MethodPlan, load_recipe
+from r2et.experiments.execution import Plan, kept_unit, model_bytes, unit_of
 from r2et.experiments.reproduce import reproduce
-from r2et.experiments.runs import Outcome, judged, trained, unpacked
-from r2et.experiments.sweeps import Plan, kept_unit, model_bytes, unit_of
+from r2et.experiments.runner import Outcome, judged, trained, unpacked
 from r2et.experiments.targets import TARGETS
 
 DATASET, PICTURES = "cifar10", 64

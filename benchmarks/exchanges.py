@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 import r2et
-from r2et.attacks import Effort, strong_attack
+from r2et.attacks import EnsembleBudget, strong_attack
+from r2et.core.rng import stream
 from r2et.data import Split
-from r2et.experiments.recipes import load_recipe
-from r2et.experiments.runs import fitted, linear_control
+from r2et.experiments.config import load_recipe
+from r2et.experiments.runner import fitted, linear_control
 from r2et.explainers import predicted, slope
 from r2et.metrics.exchanges import doubt, exchange_agreement
-from r2et.metrics.sensitivity import null_share
+from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
-from r2et.randomness import stream
 
 K, RADIUS, EXAMPLES = 8, 0.5, 200
 METHODS = {
@@ -68,10 +68,12 @@ def measured(model: nn.Module, split: Split) -> list[float]:
     x = whole[:EXAMPLES]
     y = predicted(model, x)
     with torch.no_grad():
-        share = null_share(slope(model, x, y, "margin"), split.dataset.one_hot).mean()
+        share = off_data_share(slope(model, x, y, "margin"), split.dataset.one_hot).mean()
     found = exchange_agreement(model, x, y, split.dataset.exchangeable).mean()
     assert found is not None
-    kept = strong_attack(k=K, radius=RADIUS, effort=Effort(rounds=2))(model, x, y).precision.mean()
+    kept = strong_attack(k=K, radius=RADIUS, effort=EnsembleBudget(rounds=2))(
+        model, x, y
+    ).precision.mean()
     area = auc(model, whole, split.valid.y)
     return [area, 100 * float(kept), 100 * float(share), found.order, found.size]
 

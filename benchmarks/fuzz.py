@@ -493,9 +493,9 @@ def write_bases(folder: Path) -> None:
     from safetensors.torch import save_file
     from scipy.io import savemat
 
-    from r2et.estimator import StableClassifier
     from r2et.models.building import build
-    from r2et.training import save
+    from r2et.sklearn import StableClassifier
+    from r2et.training.trainer import save
 
     torch.manual_seed(0)
     draw = random.Random(0)

@@ -19,14 +19,14 @@ import torch
 from torch import nn
 
 from r2et.attacks import Budget, er_attack
+from r2et.core.inputs import Inputs, Piece
+from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import gradient, predicted
-from r2et.grid import fit_grid
-from r2et.inputs import Inputs, Piece
+from r2et.methods import METHODS, Method, Objective
 from r2et.models import MODELS, mlp, structured
-from r2et.objectives import METHODS, Method, Objective
-from r2et.randomness import stream
-from r2et.training import FitSettings
+from r2et.training.stacked import fit_grid
+from r2et.training.trainer import FitSettings
 
 BATCH, FEATURES, TOP = 256, 28, 8
 
@@ -227,7 +227,7 @@ def attack_ratios() -> list[Ratio]:
 
 MEMORY = """
 import pathlib, torch
-from r2et.objectives import mean_gap
+from r2et.methods import mean_gap
 saliency = torch.rand(4, 400_000).requires_grad_()
 saliency.sum().backward()
 pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is held now

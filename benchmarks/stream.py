@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from r2et.audit import Table, audit
-from r2et.randomness import stream
+from r2et.auditing import Table, audit
+from r2et.core.rng import stream
 
 FEATURES, BLOCK, CHUNK, EPSILON, LIMIT = 30, 10_000, 2_000, 0.1, 1.5
 

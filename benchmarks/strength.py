@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 import r2et
-from r2et.attacks import Ball, Budget, Effort, er_attack, mse_attack, strong_attack
+from r2et.attacks import Budget, EnsembleBudget, L2Ball, er_attack, mse_attack, strong_attack
 from r2et.attacks.searches import BestSoFar
-from r2et.experiments.recipes import load_recipe
-from r2et.experiments.runs import fitted
+from r2et.core.rng import stream
+from r2et.experiments.config import load_recipe
+from r2et.experiments.runner import fitted
 from r2et.explainers import gradient, predicted, slope
-from r2et.metrics.sensitivity import null_share
+from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
-from r2et.randomness import stream
 
 K, EXAMPLES, POINTS = 8, 300, 20_000
 NETWORKS = {
@@ -47,11 +47,11 @@ class WithNullDirection(nn.Module):
 
 def random_search(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Lowest P@8 over POINTS random points of the ball, half of them on its surface: (B,)."""
-    best = BestSoFar(model, gradient, x, y, K, Ball())
+    best = BestSoFar(model, gradient, x, y, K, L2Ball())
     generator = stream(0, "random search")
     for surface in (True, False):
         for _ in range(POINTS // 2 // 20):
-            offsets = Ball().offsets(x[0], 20, generator, surface=surface)
+            offsets = L2Ball().offsets(x[0], 20, generator, surface=surface)
             best.offer_all(x + offsets[:, None])
     return best.precision
 
@@ -76,7 +76,9 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
         begun = time.process_time()
         strong = strong_attack(k=K)(model, x, y)
         seconds = time.process_time() - begun
-        twice = strong_attack(k=K, effort=Effort(rounds=2 * Effort().rounds))(model, x, y)
+        twice = strong_attack(k=K, effort=EnsembleBudget(rounds=2 * EnsembleBudget().rounds))(
+            model, x, y
+        )
         found = {**single, **strong.members, "strong": strong.precision, "doubled": twice.precision}
         rows.append(
             {"network": label, "AUC": auc(model, split.test.x.double(), split.test.y)}
@@ -93,7 +95,7 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
                 plain = strong_attack(k=K)(each, x, y).precision.mean()
                 free = strong_attack(k=K, explain=partial(gradient, one_hot=groups))(each, x, y)
                 with torch.no_grad():
-                    share = null_share(slope(each, x, y, "margin"), groups).mean()
+                    share = off_data_share(slope(each, x, y, "margin"), groups).mean()
                 rows.append(
                     {
                         "network": f"gauge: {name}",

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from r2et import Budget, Cube, activations, er_attack, gradient, precision_at_k, read_picture
+from r2et import Box, Budget, activations, er_attack, gradient, precision_at_k, read_picture
+from r2et.core.rng import stream
 from r2et.explainers import predicted
 from r2et.models import MODELS
-from r2et.randomness import stream
-from r2et.training import load
+from r2et.training.trainer import load
 
 BUDGET = Budget(radius=1 / 255, step=0.2 / 255, steps=10)
 
@@ -50,10 +50,10 @@ def main(arguments: list[str], size: tuple[int, int] = (496, 1536)) -> None:
         ("concepts", partial(activations, layer="penultimate"), 50),
     ):
         attack = er_attack(
-            k=k, explain=explain, budget=BUDGET, threat=Cube(bounds=(0.0, 1.0)), record_every=2
+            k=k, explain=explain, budget=BUDGET, threat=Box(bounds=(0.0, 1.0)), record_every=2
         )
         found = attack(model, x, y)
-        move = Cube(radius=BUDGET.radius).offsets(x[0], 1, stream(0, "noise"), surface=True)
+        move = Box(radius=BUDGET.radius).offsets(x[0], 1, stream(0, "noise"), surface=True)
         with torch.no_grad():
             noisy = explain(model, (x + move).clamp(0, 1), y)
         print(

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.certification import Certificate
+from r2et.core.one_hot import OneHot, gauge_free
+from r2et.core.ranking import top_k_mask
 from r2et.explainers import SCORES, Quantity
-from r2et.gauge import OneHot, gauge_free
 from r2et.models import structured
 from r2et.models.smoothing import SoftLeaky
-from r2et.ranking import top_k_mask
 
 TABLE, PICTURE = (7,), (1, 6, 6)
 

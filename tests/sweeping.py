@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from r2et.data import Dataset, load
-from r2et.experiments.recipes import Recipe, recipe_from
-from r2et.experiments.sweeps import Progress, sweep
+from r2et.experiments.config import Recipe, recipe_from
+from r2et.experiments.execution import Progress, sweep
 
 TINY: dict[str, Any] = {
     "line": "as little as possible",

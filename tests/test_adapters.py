@@ -22,8 +22,7 @@ from captum.metrics import sensitivity_max
 from torch import Tensor, nn
 
 from closed_form import Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.adapters import as_captum, captum_explainer, from_quantus, quantus_explain_func
-from r2et.attacks import Effort, er_attack, strong_attack
+from r2et.attacks import EnsembleBudget, er_attack, strong_attack
 from r2et.explainers import (
     Explainer,
     Quantity,
@@ -32,10 +31,11 @@ from r2et.explainers import (
     integrated_gradients,
     predicted,
 )
+from r2et.integrations import as_captum, captum_explainer, from_quantus, quantus_explain_func
 from refusals import refusal
 
-NO_SLOPES = Effort(rounds=2, starts=0, pairs=0, points=32, moves=8)
-BRIEF = Effort(rounds=1, starts=4, steps=5, points=16, moves=4, pairs=4)
+NO_SLOPES = EnsembleBudget(rounds=2, starts=0, pairs=0, points=32, moves=8)
+BRIEF = EnsembleBudget(rounds=1, starts=4, steps=5, points=16, moves=4, pairs=4)
 
 
 def examples(count: int = 5, d: int = 6) -> tuple[Tensor, Tensor]:

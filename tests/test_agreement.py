@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from closed_form import numbers
-from r2et import ranking
+from r2et.core import ranking
 from r2et.metrics.agreement import kendall, mse, pearson, precision_at_k, spearman
 
 MEASURES: dict[str, Any] = {

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from closed_form import numbers
-from r2et.attacks import Threat, er_attack, flip_attack, mse_attack, strong_attack
-from r2et.attacks.applicants import (
-    Applicant,
+from r2et.actionable import (
+    ActionableSet,
     Choice,
     Number,
     Rule,
@@ -29,14 +28,15 @@ from r2et.attacks.applicants import (
     rule_names,
     what_it_buys,
 )
+from r2et.attacks import PerturbationSet, er_attack, flip_attack, mse_attack, strong_attack
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.attacks.records import Budget
-from r2et.attacks.strong import Effort
+from r2et.core.ranking import precision_at_k
+from r2et.core.rng import stream
 from r2et.data import Dataset, Scale, Split, from_frame, load
+from r2et.data.builtin import TABLES
 from r2et.data.dataset import assemble, binary_columns, category_columns, numeric_columns
-from r2et.data.embedded import TABLES
 from r2et.explainers import gradient, predicted
-from r2et.randomness import stream
-from r2et.ranking import precision_at_k
 from refusals import refusal
 
 ROOT = Path(__file__).parents[1]
@@ -169,7 +169,7 @@ class World:
     dataset: Dataset
     scale: Scale
     rules: dict[str, Rule]
-    threat: Applicant
+    threat: ActionableSet
     centre: Tensor
     points: Tensor
 
@@ -354,7 +354,7 @@ def test_whatever_is_projected_is_admissible_in_thousands_of_worlds(
 # --- the projection
 
 
-def slow_projection(threat: Applicant, point: list[float], centre: list[float]) -> list[float]:
+def slow_projection(threat: ActionableSet, point: list[float], centre: list[float]) -> list[float]:
     """The rule of `docs/threat-models.md` for one row, in loops."""
     found, purse, spent = list(centre), threat.radius**2, 0.0
     wishes = []
@@ -450,7 +450,7 @@ def test_a_projection_is_nearer_than_the_clean_row(seed: int) -> None:
     assert (after[moved] < before[moved]).all()
 
 
-def weights(threat: Applicant) -> Tensor:
+def weights(threat: ActionableSet) -> Tensor:
     """The price of a move by one in each column, infinite where none can: (d,)."""
     weight = torch.full((threat.columns,), torch.inf, dtype=torch.float64)
     for number in threat.numbers:
@@ -461,7 +461,9 @@ def weights(threat: Applicant) -> Tensor:
     return weight
 
 
-def bought_at_random(draw: random.Random, threat: Applicant, centre: list[float]) -> list[float]:
+def bought_at_random(
+    draw: random.Random, threat: ActionableSet, centre: list[float]
+) -> list[float]:
     """Another admissible row, put together change by change."""
     row, spent, purse = list(centre), 0.0, threat.radius**2
     changes = [*threat.numbers, *threat.choices]
@@ -538,7 +540,7 @@ AGE = Number(
     name="age", column=4, per_eps=5, shift=17, width=73, low=17, high=90, whole=True, unit="years"
 )
 DEBT = Number(name="debt", column=5, per_eps=100, shift=0, width=1000, low=0, high=2000)
-BOTH = Applicant(columns=7, choices=(JOB, LOAN), numbers=(AGE, DEBT), fixed=("race",))
+BOTH = ActionableSet(columns=7, choices=(JOB, LOAN), numbers=(AGE, DEBT), fixed=("race",))
 CLEAN = torch.tensor([[1.0, 0.0, 0.0, 0.0, (39 - 17) / 73, 0.5, 1.0]], dtype=torch.float64)
 
 
@@ -726,7 +728,7 @@ def test_coarse_types_stay_admissible(dtype: torch.dtype) -> None:
 def test_numbers_too_large_for_their_type_stay() -> None:
     # In float32 there is nothing between 10 million and 10 million and one.
     large = replace(AGE, column=0, shift=0.0, width=1.0, low=0, high=1e9)
-    threat = Applicant(columns=1, numbers=(large,), radius=1.0)
+    threat = ActionableSet(columns=1, numbers=(large,), radius=1.0)
     centre = torch.tensor([[1e8]])
     assert torch.equal(threat.project(centre + 8, centre), centre)
     assert threat.project(centre.double() + 8, centre.double()).item() == 1e8 + 5
@@ -757,7 +759,7 @@ def test_a_huge_radius_buys_everything() -> None:
 
 
 def test_nothing_that_can_change_is_no_problem() -> None:
-    threat = Applicant(columns=2, fixed=("all",))
+    threat = ActionableSet(columns=2, fixed=("all",))
     x = numbers(3, 2)
     assert torch.equal(threat.project(x + 1, x), x)
     assert torch.equal(threat.relax(x + 1, x), x)
@@ -877,7 +879,7 @@ def test_random_moves_depend_on_the_generator_only() -> None:
     torch.testing.assert_close(BOTH.offsets(CLEAN[0].float(), 5, stream(0)), one.float())
 
 
-def shares(threat: Applicant, start: Tensor = CLEAN, **how: Any) -> dict[str, float]:
+def shares(threat: ActionableSet, start: Tensor = CLEAN, **how: Any) -> dict[str, float]:
     """How often a random move from `start` changes what, once projected."""
     offsets = threat.offsets(CLEAN[0], 4000, stream(3), **how)
     found = threat.project(start + offsets, CLEAN.repeat(4000, 1))
@@ -942,14 +944,14 @@ def test_a_swap_can_be_taken_back_or_exchanged_by_a_random_move() -> None:
 
 def test_as_many_choices_are_pushed_as_can_be_paid_for() -> None:
     flags = tuple(Choice(name=f"flag {at}", columns=(at,), swap=1.0) for at in range(20))
-    threat = Applicant(columns=21, choices=flags, numbers=(replace(AGE, column=20),))
+    threat = ActionableSet(columns=21, choices=flags, numbers=(replace(AGE, column=20),))
     for radius, reach, many in ((1.0, 1.0, 1), (1.2, 0.5, 0.72), (2.0, 1.0, 4), (9.0, 1.0, 10)):
         offsets = threat.at(radius).offsets(torch.zeros(21), 4000, stream(0), reach=reach)
         assert (offsets[:, :20] != 0).double().sum(-1).mean().item() == pytest.approx(many, rel=0.1)
 
 
 def test_whole_numbers_alone_always_have_a_direction() -> None:
-    threat = Applicant(columns=7, numbers=(AGE,), radius=0.2)
+    threat = ActionableSet(columns=7, numbers=(AGE,), radius=0.2)
     offsets = threat.offsets(CLEAN[0], 300, stream(0), reach=0.1)
     assert (offsets[:, 4] != 0).all()
     years = offsets[:, 4].abs() * 73
@@ -1268,7 +1270,7 @@ def test_the_rules_of_the_document_can_be_read(tmp_path: Path) -> None:
 
 # --- attacks
 
-EFFORT = Effort(rounds=1, starts=2, steps=8, points=60, moves=40, pairs=4, sharpness=(4.0,))
+EFFORT = EnsembleBudget(rounds=1, starts=2, steps=8, points=60, moves=40, pairs=4, sharpness=(4.0,))
 
 
 def adult_case(rows: int = 60, dtype: torch.dtype = torch.float64) -> Any:
@@ -1299,7 +1301,7 @@ def assert_bought(
 def test_attacks_return_people_who_could_exist(kind: str, dtype: torch.dtype) -> None:
     split, model, x, y = adult_case(dtype=dtype)
     rules = read_rules("adult")
-    threat: Threat = applicant_threat(split, rules)
+    threat: PerturbationSet = applicant_threat(split, rules)
     budget = Budget(radius=1.0, step=0.1, steps=25)
     attack = {
         "er": er_attack(k=8, budget=budget, threat=threat),

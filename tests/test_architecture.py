@@ -3,14 +3,14 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "r2et"
 LEVELS = [
-    {"limits"},
-    {"ranking", "derivatives", "randomness", "files", "archives", "naming", "gauge", "inputs"},
-    {"explainers", "models", "data"},
-    {"attacks", "metrics", "certification", "preflight", "adapters"},
-    {"objectives", "drawing"},
-    {"training", "evaluation"},
-    {"grid", "estimator"},
-    {"audit"},
+    {"core"},
+    {"explainers", "perturbations", "models", "data"},
+    {"actionable"},
+    {"attacks", "metrics", "certification", "preflight", "integrations"},
+    {"methods", "theory"},
+    {"training"},
+    {"evaluation", "sklearn"},
+    {"auditing"},
     {"experiments"},
     {"report"},
     {"cli"},

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks import ATTACKS, Attack, Attacked, Ball, Bounds, Budget, Effort
+from r2et.attacks import ATTACKS, Attack, AttackResult, Bounds, Budget, EnsembleBudget, L2Ball
+from r2et.core.ranking import precision_at_k
 from r2et.explainers import EXPLAINERS, gradient, predicted
-from r2et.ranking import precision_at_k
 
 K = 2
 every_attack = pytest.mark.parametrize("name", ATTACKS)
@@ -29,7 +29,7 @@ def small(name: str, radius: float = 1.0, **choices: Any) -> Attack:
         "radius": radius,
         "iterations": 4,
         "pairs": 4,
-        "effort": Effort(
+        "effort": EnsembleBudget(
             rounds=2, starts=3, steps=4, points=12, moves=6, pairs=3, sharpness=(4.0,)
         ),
     }
@@ -65,14 +65,14 @@ def exactly_within(found: Tensor, x: Tensor, radius: float) -> bool:
     )
 
 
-def tensors(found: Attacked) -> dict[str, Tensor]:
+def tensors(found: AttackResult) -> dict[str, Tensor]:
     """Everything in a result by name."""
-    own = {each.name: getattr(found, each.name) for each in fields(Attacked)}
+    own = {each.name: getattr(found, each.name) for each in fields(AttackResult)}
     found = {**own.pop("members"), **own}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def assert_same(one: Attacked, other: Attacked, atol: float = 0.0) -> None:
+def assert_same(one: AttackResult, other: AttackResult, atol: float = 0.0) -> None:
     assert tensors(one).keys() == tensors(other).keys()
     for name, value in tensors(one).items():
         torch.testing.assert_close(value, tensors(other)[name], rtol=0, atol=atol, msg=name)
@@ -108,7 +108,7 @@ def test_bounds_are_never_left(name: str, dtype: torch.dtype, as_tensor: bool) -
     low, high = torch.tensor(-0.6, dtype=dtype), torch.tensor(0.6, dtype=dtype)
     bounds: Bounds = (low.expand(6), high.expand(6)) if as_tensor else (-0.6, 0.6)
     y = predicted(model, x)
-    free, bound = small(name)(model, x, y), small(name, threat=Ball(bounds=bounds))(model, x, y)
+    free, bound = small(name)(model, x, y), small(name, threat=L2Ball(bounds=bounds))(model, x, y)
     assert ((free.x < low) | (free.x > high)).any()
     assert (low <= bound.x).all()
     assert (bound.x <= high).all()
@@ -121,7 +121,7 @@ def test_each_feature_has_its_own_bounds(name: str) -> None:
     model, x, _ = case()
     low = torch.tensor([-torch.inf, -9.0, -9.0, -9.0, -9.0, 0.0]).double()
     x[:, 5] = 0.0
-    found = small(name, threat=Ball(bounds=(low, -low)))(model, x, predicted(model, x))
+    found = small(name, threat=L2Ball(bounds=(low, -low)))(model, x, predicted(model, x))
     assert (found.x[:, 5] == 0).all()
     assert (found.x[:, :5] != x[:, :5]).any()
 
@@ -131,7 +131,7 @@ def test_a_value_outside_its_bounds_is_its_own_bound(name: str) -> None:
     model, x, y = case()
     assert (x < 0).any()
     assert (x > 0.5).any()
-    found = small(name, threat=Ball(bounds=(0.0, 0.5)))(model, x, y)
+    found = small(name, threat=L2Ball(bounds=(0.0, 0.5)))(model, x, y)
     assert (found.x >= x.clamp(max=0.0)).all()
     assert (found.x <= x.clamp(min=0.5)).all()
     assert (found.x != x).any()
@@ -236,7 +236,7 @@ def test_it_makes_no_difference_whether_the_caller_records(name: str) -> None:
         assert_same(small(name)(model, x, y), recorded)
 
 
-def assert_true(found: Attacked, model: nn.Module, x: Tensor, y: Tensor) -> None:
+def assert_true(found: AttackResult, model: nn.Module, x: Tensor, y: Tensor) -> None:
     """Refuse a report that differs from what the found inputs do."""
     with torch.no_grad():
         torch.testing.assert_close(found.before, gradient(model, x, y))
@@ -423,7 +423,7 @@ def test_the_promises_hold_for_any_network(
         low, high = low[0].expand(d), high[0].expand(d)
     elif bounded == "tensor":
         bounds = (low, high)
-    found = small(name, radius, threat=Ball(bounds=bounds))(model, x, y)
+    found = small(name, radius, threat=L2Ball(bounds=bounds))(model, x, y)
     assert exactly_within(found.x, x, radius)
     if bounds is not None:
         assert (found.x >= torch.minimum(low, x)).all()

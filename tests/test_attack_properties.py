@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
-from r2et.attacks import ATTACKS, Ball, Budget, Effort, Threat
+from r2et.attacks import ATTACKS, Budget, EnsembleBudget, L2Ball, PerturbationSet
+from r2et.core.ranking import precision_at_k
 from r2et.explainers import gradient, predicted
-from r2et.ranking import precision_at_k
 from test_applicants import world_of
 from test_attack_contracts import exactly_within
 
 CASES = {"er": 3000, "mse": 3000, "strong": 3000}  # the others take longer for one
 FEW = 500
-EFFORT = Effort(rounds=2, starts=2, steps=3, points=6, moves=4, pairs=2, sharpness=(4.0,))
+EFFORT = EnsembleBudget(rounds=2, starts=2, steps=3, points=6, moves=4, pairs=2, sharpness=(4.0,))
 
 
 def attacked_case(name: str, seed: int) -> None:
@@ -26,7 +26,7 @@ def attacked_case(name: str, seed: int) -> None:
     dtype = draw.choice([torch.float32, torch.float64])
     world = world_of(seed, dtype) if seed % 2 else None
     if world is not None and world.dataset.n >= 2:
-        threat: Threat = world.threat
+        threat: PerturbationSet = world.threat
         x = world.centre
     else:
         world, x = None, (draw.choice([0.01, 1.0, 30.0]) * numbers(3, 5, seed=seed)).to(dtype)
@@ -53,7 +53,7 @@ def attacked_case(name: str, seed: int) -> None:
         assert world.complaints(found.x) == []
     else:
         assert exactly_within(found.x, x, threat.radius)
-        assert isinstance(threat, Ball)
+        assert isinstance(threat, L2Ball)
         if threat.bounds is not None:
             low, high = (torch.as_tensor(each, dtype=dtype) for each in threat.bounds)
             assert (found.x >= torch.minimum(low, x)).all()
@@ -67,13 +67,13 @@ def attacked_case(name: str, seed: int) -> None:
     assert torch.equal(found.precision, precision_at_k(found.before, found.after, k))
 
 
-def drawn_ball(draw: random.Random, x: Tensor) -> Ball:
+def drawn_ball(draw: random.Random, x: Tensor) -> L2Ball:
     radius = draw.choice([0.0, 1e-4, 0.1, 1.0, 7.0])
     if draw.random() < 0.5:
-        return Ball(radius=radius)
+        return L2Ball(radius=radius)
     low = draw.choice([-math.inf, float(x.min()), -0.3])
     high = torch.full((x.shape[1],), draw.choice([float(x.max()), 0.5])).to(x)
-    return Ball(radius=radius, bounds=(low, torch.maximum(high, torch.tensor(low).to(x))))
+    return L2Ball(radius=radius, bounds=(low, torch.maximum(high, torch.tensor(low).to(x))))
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -10,12 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import Attack, Budget, Effort, er_attack, flip_attack, mse_attack, strong_attack
+from r2et.attacks import (
+    Attack,
+    Budget,
+    EnsembleBudget,
+    er_attack,
+    flip_attack,
+    mse_attack,
+    strong_attack,
+)
 from r2et.attacks.goals import distance_goal, ranking_goal, relative
 from r2et.attacks.searches import projected_descent
-from r2et.attacks.threats import Ball, clip, unit
+from r2et.core.ranking import precision_at_k
 from r2et.explainers import Explainer, gradient, predicted
-from r2et.ranking import precision_at_k
+from r2et.perturbations import L2Ball, clip, unit
 from trained import adult_network
 
 signed_logit = partial(gradient, of="logit", form="signed")
@@ -136,7 +144,7 @@ def test_the_mse_attack_needs_its_random_first_step() -> None:
     y = predicted(model, x)
     lower = distance_goal(gradient(model, x, y).detach())
     stuck = projected_descent(
-        lambda at: lower(gradient(model, at, y)), x, start=x, threat=Ball(), lengths=[0.1] * 10
+        lambda at: lower(gradient(model, at, y)), x, start=x, threat=L2Ball(), lengths=[0.1] * 10
     )
     assert torch.equal(stuck, x)
     budget = Budget(radius=1.0, step=0.1, steps=10)
@@ -172,7 +180,7 @@ def test_bounds_bend_the_walk() -> None:
         ones(x),
         k=2,
         budget=budget,
-        threat=Ball(bounds=(low, high)),
+        threat=L2Ball(bounds=(low, high)),
     )
     end = path[-1, 0]
     assert float((end - x[0])[widest].abs()) == pytest.approx(0.1, abs=1e-12)
@@ -262,7 +270,9 @@ def test_a_flip_may_need_a_way_that_bounds_forbid() -> None:
     x = torch.tensor([[0.3, 0.0]]).double()
     y = predicted(model, x)
     assert flip_attack(radius=0.25)(model, x, y).tolist() == [True]
-    assert flip_attack(radius=0.25, threat=Ball(bounds=(0.0, 0.4)))(model, x, y).tolist() == [False]
+    assert flip_attack(radius=0.25, threat=L2Ball(bounds=(0.0, 0.4)))(model, x, y).tolist() == [
+        False
+    ]
     assert flip_attack(radius=0.0)(model, x, y).tolist() == [False]
 
 
@@ -344,14 +354,16 @@ def test_the_strong_attack_is_strong_where_the_papers_attack_is_not() -> None:
 def test_more_effort_of_the_strong_attack_finds_more() -> None:
     model, x, y = trained_network()
     weak = strong_attack(
-        k=8, radius=0.5, effort=Effort(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0)
+        k=8,
+        radius=0.5,
+        effort=EnsembleBudget(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0),
     )
     assert strong_precision().mean() < weak(model, x, y).precision.mean() - 0.05
 
 
 def test_without_any_effort_the_strong_attack_finds_nothing() -> None:
     model, x, y = trained_network()
-    none = strong_attack(k=8, effort=Effort(starts=0, points=0, moves=0, pairs=0))
+    none = strong_attack(k=8, effort=EnsembleBudget(starts=0, points=0, moves=0, pairs=0))
     found = none(model, x[:5], y[:5])
     assert torch.equal(found.x, x[:5])
     assert (found.precision == 1).all()

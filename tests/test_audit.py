@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from closed_form import tiny_mlp
 from r2et import __version__
-from r2et.attacks import Effort
-from r2et.audit import (
+from r2et.attacks import EnsembleBudget
+from r2et.auditing import (
     Audit,
     AuditSettings,
     CsvTable,
@@ -45,26 +45,26 @@ from r2et.audit import (
     read_settings,
     settings_of,
 )
-from r2et.audit.classifiers import table_for
-from r2et.audit.judging import VERDICTS, verdict
-from r2et.audit.own import source_for
-from r2et.audit.region import Surroundings
-from r2et.audit.telling import changes_in_words, value_in_words
-from r2et.audit.totals import quotas
+from r2et.auditing.auditor import VERDICTS, verdict
+from r2et.auditing.classifiers import table_for
+from r2et.auditing.formatting import changes_in_words, value_in_words
+from r2et.auditing.region import Surroundings
+from r2et.auditing.sources import source_for
+from r2et.auditing.summary import quotas
 from r2et.cli import main
+from r2et.core.ranking import top_k_mask
+from r2et.core.rng import stream
 from r2et.data import from_frame, load, read_csv
 from r2et.data.dataset import Feature, fit_scale
-from r2et.estimator import StableClassifier
 from r2et.explainers import predicted
 from r2et.models import MODELS
-from r2et.randomness import stream
-from r2et.ranking import top_k_mask
 from r2et.report.audit_page import audit_html
-from r2et.training import save
+from r2et.sklearn import StableClassifier
+from r2et.training.trainer import save
 from refusals import refusal
 from test_report import Outline
 
-LIGHT = Effort(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
+LIGHT = EnsembleBudget(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
 QUICK: dict[str, Any] = {"effort": LIGHT, "measured": 20}
 
 
@@ -1009,7 +1009,7 @@ import torch
 from torch import nn
 torch.set_num_threads(1)
 from r2et.attacks import Effort
-from r2et.audit import Table, audit
+from r2et.auditing import Table, audit
 
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 torch.manual_seed(0)
@@ -1150,7 +1150,7 @@ def test_another_version_or_model_does_not_go_on(
 
     kill_after_a_chunk()
     with monkeypatch.context() as later:
-        later.setattr(sys.modules["r2et.audit"], "__version__", "99.0")
+        later.setattr(sys.modules["r2et.auditing"], "__version__", "99.0")
         for folder in (whole, killed):
             said = refusal(lambda: audit(cancer_net, cancer_table(30), out=folder, **settings))  # noqa: B023
             assert f"by r2et {__version__}, and this is 99.0" in said
@@ -1180,7 +1180,7 @@ def test_another_version_or_model_does_not_go_on(
 def test_of_many_decisions_the_first_of_each_verdict_are_told(
     cancer_net: nn.Sequential, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules["r2et.audit"], "MOST_TOLD", 12)
+    monkeypatch.setattr(sys.modules["r2et.auditing"], "MOST_TOLD", 12)
     quick: dict[str, Any] = {"attack": "none", "radii": "none", "epsilons": (0.1,), "measured": 0}
     found = audit(cancer_net, cancer_table(80), k=5, chunk=16, out=tmp_path, **quick)
     told, counts = found.decisions, found.counts

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from closed_form import Linear, Quadratic, conv_net, numbers, tiny_mlp
+from r2et.core.autograd import eval_mode
+from r2et.core.ranking import lead, top_k_mask
+from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.derivatives import frozen_statistics
 from r2et.explainers import gradient, predicted
+from r2et.methods import METHODS, BatchContext, Method, Objective, r2et
+from r2et.methods.baselines import Bent, exact_norm, facing_reach, largest_eigenvalue
 from r2et.metrics.thickness import thickness as measured_thickness
 from r2et.models import mlp
 from r2et.models.smoothing import with_softplus
-from r2et.objectives import METHODS, Look, Method, Objective, r2et
-from r2et.objectives.baselines import Bent, exact_norm, facing_reach, largest_eigenvalue
-from r2et.randomness import stream
-from r2et.ranking import lead, top_k_mask
-from r2et.training import FitSettings, fit
+from r2et.training.trainer import FitSettings, fit
 from refusals import refusal
 
 Draw = Callable[[Tensor], Tensor]
@@ -79,7 +79,7 @@ def probability(model: nn.Module, c: int) -> Callable[[Tensor], Tensor]:
 def hessians(model: nn.Module, x: Tensor) -> list[Tensor]:
     """The Hessian of the predicted probability of each example, by another library function."""
     found = []
-    with frozen_statistics(model):
+    with eval_mode(model):
         for one, c in zip(x, predicted(model, x).tolist(), strict=True):
             whole = torch.func.jacrev(torch.func.jacrev(probability(model, c)))(one).detach()
             found.append(whole.reshape(one.numel(), one.numel()))
@@ -389,7 +389,7 @@ def quadratic_with(eigenvalues: list[float], *, at: Tensor | None = None) -> tup
 )
 def test_ssr_withstands_difficult_spectra(eigenvalues: list[float]) -> None:
     model, x = quadratic_with(eigenvalues)
-    look = Look(model, x)
+    look = BatchContext(model, x)
     assert look.logits.abs().max() < 1e-12
     (whole,) = hessians(model, x)
     torch.testing.assert_close(
@@ -404,7 +404,7 @@ def test_ssr_is_not_misled_by_a_slope_that_is_another_eigenvector() -> None:
     A = torch.tensor([5.0, 1.0, 0.5], dtype=torch.float64).diag()
     x = torch.tensor([[0.0, 2.0, 0.0]], dtype=torch.float64)
     model = Quadratic(A=A, b=torch.tensor([0.0, -1.0, 0.0], dtype=torch.float64))
-    look = Look(model, x)
+    look = BatchContext(model, x)
     assert look.logits.abs().max() == 0
     assert look.slope[0, [0, 2]].tolist() == [0.0, 0.0]
     assert largest_eigenvalue(look).item() == pytest.approx(5.0 / 4)
@@ -440,7 +440,7 @@ def test_two_classes_and_kinks_leave_rank_one(
 # --- closed forms ---
 
 
-CLOSED: dict[str, Callable[[Look], Tensor]] = {
+CLOSED: dict[str, Callable[[BatchContext], Tensor]] = {
     "exact norm": exact_norm,
     "largest eigenvalue": largest_eigenvalue,
     "reach of facing pairs": lambda look: (
@@ -476,7 +476,7 @@ def test_closed_forms_equal_the_general_way(form: str, network: str) -> None:
     model, x = STRAIGHT[network]()
     found = []
     for way in (model, Wrapped(model)):
-        look = Look(way, x.clone().requires_grad_())
+        look = BatchContext(way, x.clone().requires_grad_())
         assert Bent.of(look).straight == (way is model)
         values = CLOSED[form](look)
         # Another weight for each example: a sum could hide what one gives and another takes.
@@ -494,7 +494,7 @@ def test_closed_forms_equal_the_general_way(form: str, network: str) -> None:
 def test_closed_forms_are_taken_where_they_hold_only() -> None:
     x = numbers(3, 6)
     for network, expected in {"leaky": True, "leaky, three classes": False, "tanh": False}.items():
-        assert Bent.of(Look(built(network), x)).straight == expected
+        assert Bent.of(BatchContext(built(network), x)).straight == expected
 
 
 # --- gradients ---
@@ -539,7 +539,7 @@ def test_chunks_of_the_hessian_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = tiny_mlp(), numbers(4, 6, seed=1)
     found = []
     for rows_at_once in (65_536, 8, 1):
-        monkeypatch.setattr("r2et.objectives.baselines.ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr("r2et.methods.baselines.ROWS_AT_ONCE", rows_at_once)
         values = parts(model, METHODS["exact-h"].build(k=2), x)["curvature"]
         found.append([values, *torch.autograd.grad(values.sum(), list(model.parameters())[:3])])
     for whole, *pieces in zip(*found, strict=True):
@@ -588,7 +588,7 @@ def slow_attack(
 def attacked(model: nn.Module, x: Tensor, **settings: Any) -> Tensor:
     perturb = METHODS["at"].build(k=2, **settings).perturb
     assert perturb is not None
-    return perturb(Look(model, x, draw=seeded()))
+    return perturb(BatchContext(model, x, draw=seeded()))
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -625,7 +625,7 @@ def test_fast_at_raises_what_it_is_to_raise() -> None:
 
     fast = attacked(model, x, radius=0.5, steps=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("r2et.objectives.baselines.projected_descent", lambda *_, start, **__: start)
+        patch.setattr("r2et.methods.baselines.projected_descent", lambda *_, start, **__: start)
         start = attacked(model, x, radius=0.5, steps=1)
     several = attacked(model, x, radius=0.5, steps=8)
     assert (lost(fast) > lost(x)).double().mean() > 0.95
@@ -653,12 +653,12 @@ def test_random_starts_fill_the_ball_evenly(d: int) -> None:
     # Of points uniform in the ball (length / radius)^d is uniform in 0..1, and so is their angle.
     x = numbers(4000, d, seed=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("r2et.objectives.baselines.projected_descent", lambda *_, start, **__: start)
+        patch.setattr("r2et.methods.baselines.projected_descent", lambda *_, start, **__: start)
         perturb = METHODS["at"].build(k=1, radius=2.0).perturb
         assert perturb is not None
         wide = torch.cat([x, x], 1) if d == 1 else x
         model = tiny_mlp(d=wide.shape[1])
-        offsets = (perturb(Look(model, wide, draw=seeded())) - wide).numpy()
+        offsets = (perturb(BatchContext(model, wide, draw=seeded())) - wide).numpy()
     size = wide.shape[1]
     lengths = (offsets**2).sum(-1) ** 0.5 / 2
     assert stats.kstest(lengths**size, "uniform").pvalue > 0.01
@@ -733,7 +733,7 @@ def test_fewer_pairs_face_each_other_on_request() -> None:
 def test_kinked_networks_of_two_classes_have_one_ratio_for_all_pairs() -> None:
     # H_i - H_j = (1 - 2p) (|I_i| - |I_j|) g: the ratio is 1 / (|1 - 2p| ||g||) whatever the pair.
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(5, 6, seed=1)
-    look = Look(Wrapped(model), x)
+    look = BatchContext(Wrapped(model), x)
     reach = facing_reach(Bent.of(look), look.slope.abs().detach(), 3, radius=2.0).detach()
     p = model(x).softmax(-1).amax(-1)
     g = torch.stack(slopes(model, x)).norm(dim=-1) / (p * (1 - p))

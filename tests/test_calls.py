@@ -15,25 +15,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import r2et
 from attending import Attends
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks import ATTACKS, Ball, Budget, Cube, Effort, attack_curve, flip_attack
-from r2et.attacks.applicants import Applicant, Number
+from r2et.actionable import ActionableSet, Number
+from r2et.attacks import ATTACKS, Box, Budget, EnsembleBudget, L2Ball, attack_curve, flip_attack
 from r2et.attacks.comparison import compare_handlers
-from r2et.attacks.complexity import estimated_constants
-from r2et.attacks.threats import Threat
-from r2et.audit.region import Surroundings
-from r2et.derivatives import frozen_statistics
+from r2et.auditing.region import Surroundings
+from r2et.core.autograd import eval_mode
+from r2et.core.rng import stream
 from r2et.explainers import EXPLAINERS, SCORES, gradient, predicted, slope
+from r2et.methods import METHODS, Objective
+from r2et.methods import r2et as trained
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import dffot
 from r2et.metrics.statistics import accuracy, auc
 from r2et.models import structured
-from r2et.objectives import METHODS, Objective
-from r2et.objectives import r2et as trained
-from r2et.randomness import stream
+from r2et.perturbations import PerturbationSet
+from r2et.theory.complexity import estimated_constants
 from refusals import refusal
 from test_attack_contracts import every_attack, small
 
-LITTLE = Effort(rounds=1, starts=2, steps=2, points=4, moves=2, pairs=2, sharpness=(4.0,))
+LITTLE = EnsembleBudget(rounds=1, starts=2, steps=2, points=4, moves=2, pairs=2, sharpness=(4.0,))
 
 
 def drawn(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
@@ -241,7 +241,7 @@ def test_a_constant_explanation_is_stable(name: str) -> None:
 
 def test_what_follows_no_slope_needs_none() -> None:
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(6, 6)
-    effort = Effort(rounds=1, starts=0, pairs=0)
+    effort = EnsembleBudget(rounds=1, starts=0, pairs=0)
     attack = r2et.strong_attack(k=2, explain=without_graph, radius=2.0, effort=effort)
     assert attack(model, x, predicted(model, x)).flipped.any()
 
@@ -249,17 +249,17 @@ def test_what_follows_no_slope_needs_none() -> None:
 # --- radii ---
 
 
-def applicant(**choices: Any) -> Applicant:
+def applicant(**choices: Any) -> ActionableSet:
     numbers_of = tuple(
         Number(name=str(at), column=at, per_eps=1.0, shift=0.0, width=1.0, low=-9.0, high=9.0)
         for at in range(6)
     )
-    return Applicant(columns=6, numbers=numbers_of, choices=(), fixed=(), **choices)
+    return ActionableSet(columns=6, numbers=numbers_of, choices=(), fixed=(), **choices)
 
 
-KINDS: dict[str, Callable[..., Threat]] = {
-    "ball": Ball,
-    "cube": Cube,
+KINDS: dict[str, Callable[..., PerturbationSet]] = {
+    "ball": L2Ball,
+    "cube": Box,
     "l2": partial(Surroundings, reach=torch.ones(6).double()),
     "box": partial(Surroundings, reach=torch.ones(6).double(), norm="box"),
 }
@@ -302,7 +302,7 @@ def test_one_radius_is_enough_and_two_are_refused(name: str) -> None:
             return {"budget": Budget(radius=radius, step=1.0, steps=5)}
         return {"radius": radius}
 
-    for kind in (Cube, KINDS["l2"]):
+    for kind in (Box, KINDS["l2"]):
         threats = (kind(), kind(radius=0.3))
         one, other = (effortless(name, threat=each, **by(0.3))(model, x, y) for each in threats)
         alone = effortless(name, threat=kind(radius=0.3))(model, x, y)
@@ -317,7 +317,7 @@ def test_one_radius_is_enough_and_two_are_refused(name: str) -> None:
 
 def test_the_other_calls_with_a_radius_agree_on_it_too() -> None:
     model, x = tiny_mlp(), numbers(4, 6)
-    y, small_cube = predicted(model, x), Cube(radius=1e-6)
+    y, small_cube = predicted(model, x), Box(radius=1e-6)
     assert not flip_attack(threat=small_cube)(model, x, y).any()
     assert "one radius" in refusal(lambda: flip_attack(radius=1.0, threat=small_cube))
     assert "one radius" in refusal(
@@ -353,9 +353,9 @@ def test_an_applicant_has_one_radius_too() -> None:
 
 def test_a_radius_nobody_chose_is_an_ordinary_number() -> None:
     assert repr(Budget()) == "Budget(radius=1.0, step=0.001, steps=1000)"
-    assert Ball().radius == 1.0
+    assert L2Ball().radius == 1.0
     assert Budget() == Budget(radius=1.0)
-    assert copy.deepcopy(Ball()).radius + 1 == 2
+    assert copy.deepcopy(L2Ball()).radius + 1 == 2
 
 
 # --- labels where predictions are meant ---
@@ -476,7 +476,7 @@ def test_one_output_is_measured_as_log_odds(one_output: Any) -> None:
 def test_captum_and_quantus_read_one_output_as_log_odds(one_output: Any) -> None:
     captum = pytest.importorskip("captum.attr")
     one, two, x, y = one_output
-    from r2et.adapters import captum_explainer
+    from r2et.integrations import captum_explainer
 
     for of in SCORES:
         explain = captum_explainer(captum.Saliency, of=of)
@@ -583,22 +583,22 @@ def test_calls_within_calls_and_in_threads_leave_the_kernels() -> None:
     # other's choice away, nor put it back as if it were the caller's.
     model, before = nn.Linear(1, 1), kernels()
     only_plain = (False, False, True, False)
-    with frozen_statistics(model):
-        with frozen_statistics(model):
+    with eval_mode(model):
+        with eval_mode(model):
             assert kernels() == only_plain
         assert kernels() == only_plain
     assert kernels() == before
     entered, left = threading.Event(), threading.Event()
 
     def longer() -> None:
-        with frozen_statistics(model):
+        with eval_mode(model):
             entered.set()
             left.wait(10)
             seen.append(kernels())
 
     seen = list[tuple[bool, ...]]()
     thread = threading.Thread(target=longer)
-    with frozen_statistics(model):
+    with eval_mode(model):
         thread.start()
         entered.wait(10)
     left.set()

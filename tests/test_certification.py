@@ -11,13 +11,13 @@ from closed_form import Linear, Quadratic, numbers
 from r2et import attack_curve, certification, strong_attack
 from r2et.certification import Certificate, certify, record
 from r2et.certification import activations as known
-from r2et.certification import passage as passages
-from r2et.certification.forms import Form, Region
-from r2et.certification.heuristic import uncertified_radius_at_x
-from r2et.certification.operations import travel
+from r2et.certification import propagate as passages
+from r2et.certification.affine import AffineForm, Region
+from r2et.certification.layers import travel
+from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.metrics.statistics import auc
 from r2et.models import structured
-from r2et.ranking import precision_at_k, top_k_mask
+from r2et.theory.heuristic import uncertified_radius_at_x
 from trained import smooth_adult_network
 
 K = 3
@@ -85,7 +85,7 @@ def test_every_slope_within_the_region_is_within_its_bounds(name: str) -> None:
         for each in places:
             assert ((model(each) >= low) & (model(each) <= high)).all()
         for way in ("tangent", "secant", "flat"):
-            form, symbols = passage.back(Form.constant(signal), logits, way)
+            form, symbols = passage.back(AffineForm.constant(signal), logits, way)
             least, most = symbols.range(form)
             for slope in slopes:
                 assert (slope >= least.flatten(1)).all()

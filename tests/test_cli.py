@@ -20,10 +20,10 @@ from made_results import row_of
 from r2et.attacks import HANDLERS, Budget
 from r2et.cli import main
 from r2et.data import load
-from r2et.experiments import laboratory
-from r2et.experiments.recipes import load_recipe
+from r2et.experiments import attack_run as laboratory
+from r2et.experiments.config import load_recipe
 from r2et.models import MODELS
-from r2et.training import save
+from r2et.training.trainer import save
 
 TINY = """
 line = "a tiny recipe for tests"

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from closed_form import numbers
-from r2et.attacks import Ball, Budget, Cube, Effort, er_attack, mse_attack, strong_attack
-from r2et.attacks.records import Attacked
+from r2et.attacks import Box, Budget, EnsembleBudget, L2Ball, er_attack, mse_attack, strong_attack
+from r2et.attacks.records import AttackResult
+from r2et.core.inputs import Inputs, Joined, Piece
+from r2et.core.rng import stream
 from r2et.data import Collection
-from r2et.drawing import bytes_of, drawn_decisions, numbers_of
+from r2et.evaluation.rendering import bytes_of, drawn_decisions, numbers_of
 from r2et.explainers import activations, gradient, predicted
-from r2et.inputs import Inputs, Joined, Piece
 from r2et.metrics.statistics import auc
 from r2et.models.building import build
 from r2et.models.linear import Product, fitted_logistic, fitted_product
-from r2et.randomness import stream
-from r2et.training import load, save
+from r2et.training.trainer import load, save
 from refusals import refusal
 
 PIECE = Piece(shape=(2, 3, 4))
@@ -255,12 +255,12 @@ def test_decisions_are_drawn_as_they_were_taken(pairs: bool) -> None:
     split = data.split(0)
     model, x = linear_of(data), split.test.x
     y = predicted(model, x)
-    cube = Cube(radius=0.2)
+    cube = Box(radius=0.2)
     attack = er_attack(
         k=3,
         explain=partial(gradient, groups=data.explained),
         budget=Budget(radius=0.2, step=0.05, steps=5),
-        threat=Cube(),
+        threat=Box(),
     )
     found = attack(model, x, y)
     drawn = drawn_decisions(model, split, y, found, cube, 3, 3)
@@ -300,7 +300,7 @@ def test_networks_are_drawn_with_the_names_of_their_edges() -> None:
     model = build({"name": "gcn", "nodes": 4, "hidden": 3, "embedding": 2}, stream(0, "test"))
     x, y = split.test.x, predicted(model, split.test.x)
     before = gradient(model, x, y).detach()
-    found = Attacked(
+    found = AttackResult(
         x=x,
         before=before,
         after=before.flip(1),
@@ -309,7 +309,7 @@ def test_networks_are_drawn_with_the_names_of_their_edges() -> None:
         steps=torch.zeros(1),
         first_flip=torch.ones(2),
     )
-    for told in drawn_decisions(model, split, y, found, Ball(), 5, 2):
+    for told in drawn_decisions(model, split, y, found, L2Ball(), 5, 2):
         assert (told["kind"], told["shape"], told["cost"]) == ("network", [4, 4], 0.0)
         shown = {*told["top"]["before"], *told["top"]["after"]}
         assert told["names"] == {str(each): data.feature_name(each) for each in sorted(shown)}
@@ -318,9 +318,9 @@ def test_networks_are_drawn_with_the_names_of_their_edges() -> None:
         assert torch.allclose(numbers_of(told["pieces"][0]["before"]), item, atol=0.51 / 255)
     neurons = activations(model, x, y, layer="0").detach()
     concepts = replace(found, before=neurons, after=neurons)
-    assert drawn_decisions(model, split, y, concepts, Ball(), 1, 1)[0]["kind"] == "concept"
+    assert drawn_decisions(model, split, y, concepts, L2Ball(), 1, 1)[0]["kind"] == "concept"
     nothing = replace(found, before=0 * before, after=0 * before)
-    told = drawn_decisions(model, split, y, nothing, Ball(), 1, 2)[0]
+    told = drawn_decisions(model, split, y, nothing, L2Ball(), 1, 2)[0]
     assert not numbers_of(told["saliency"]["before"]).any()
 
 
@@ -384,10 +384,10 @@ def test_no_attack_turns_the_gradient_of_the_control() -> None:
     weight = control.score.weight.detach().abs()
     torch.testing.assert_close(shares, (weight / weight.sum()).expand_as(shares))
     budget = Budget(radius=2.0, step=0.5, steps=10)
-    effort = Effort(rounds=2, starts=4, steps=5, points=20, moves=5, pairs=2, even=1)
+    effort = EnsembleBudget(rounds=2, starts=4, steps=5, points=20, moves=5, pairs=2, even=1)
     for attack in (
         er_attack(k=2, explain=explain, budget=budget),
-        mse_attack(k=2, explain=explain, budget=budget, threat=Cube()),
+        mse_attack(k=2, explain=explain, budget=budget, threat=Box()),
         strong_attack(k=2, explain=explain, radius=2.0, effort=effort),
     ):
         assert torch.equal(attack(model, x, y).precision, torch.ones(len(x)).double())

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import DropoutInForward, conv_net, mixing_mlp, numbers, tiny_mlp
+from r2et.core.inputs import Inputs, Joined, Piece
+from r2et.core.rng import stream
 from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
-from r2et.inputs import Inputs, Joined, Piece
+from r2et.methods import METHODS, BatchContext, MethodEntry, Objective
 from r2et.models import structured
+from r2et.models.additive import AdditiveNet
 from r2et.models.smoothing import softened
-from r2et.models.structured import Structured
-from r2et.objectives import METHODS, Look, MethodEntry, Objective
-from r2et.randomness import stream
 
 
 def mixing_conv() -> nn.Sequential:
@@ -305,7 +305,7 @@ def drawn_by_row() -> Callable[[Tensor], Tensor]:
 def objective_of(method: MethodEntry, model: nn.Module, k: int = 2) -> Objective:
     """What a method makes of a model; where it changes the model it must find what to change."""
     # Only a structured network knows its variation.
-    without = "variation" in method.weights and not isinstance(model, Structured)
+    without = "variation" in method.weights and not isinstance(model, AdditiveNet)
     built = method.build(k=k, **({"variation": 0.0} if without else {}))
     if built.prepare is not None and not any(
         isinstance(part, nn.ReLU | nn.LeakyReLU) for part in model.modules()
@@ -370,7 +370,7 @@ def test_only_the_loss_moves_running_statistics(method: MethodEntry, network: st
     objective = objective_of(method, model)
     objective(x, y).backward()
     perturb = objective.method.perturb
-    twin(x if perturb is None else perturb(Look(twin, x, draw=drawn_by_row())))
+    twin(x if perturb is None else perturb(BatchContext(twin, x, draw=drawn_by_row())))
     assert all(
         torch.equal(value, other)
         for value, other in zip(objective.model.buffers(), twin.buffers(), strict=True)

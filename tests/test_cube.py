@@ -18,25 +18,25 @@ from closed_form import Linear, numbers, tiny_mlp
 from r2et.attacks import (
     ATTACKS,
     Attack,
-    Attacked,
-    Ball,
+    AttackResult,
+    Box,
     Budget,
-    Cube,
-    Effort,
+    EnsembleBudget,
+    L2Ball,
     er_attack,
     flip_attack,
     mse_attack,
     strong_attack,
 )
+from r2et.core.inputs import Inputs, Joined, Piece
+from r2et.core.ranking import lead_weights, precision_at_k
+from r2et.core.rng import stream
 from r2et.explainers import activations, gradient, predicted
-from r2et.inputs import Inputs, Joined, Piece
 from r2et.models import gcn, resnet18
 from r2et.models.siamese import Siamese
-from r2et.randomness import stream
-from r2et.ranking import lead_weights, precision_at_k
 from refusals import refusal
 
-THREATS: dict[str, Any] = {"ball": Ball, "cube": Cube}
+THREATS: dict[str, Any] = {"ball": L2Ball, "cube": Box}
 every_threat = pytest.mark.parametrize("kind", THREATS.values(), ids=THREATS)
 FREE = torch.tensor([True, False, True, True, False])
 masks = pytest.mark.parametrize("free", [None, FREE], ids=["all", "some"])
@@ -49,7 +49,7 @@ def moves_of(points: Tensor, centre: Tensor) -> list[list[Fraction]]:
 
 
 def inside(kind: Any, points: Tensor, centre: Tensor, radius: float) -> bool:
-    if kind is Cube:
+    if kind is Box:
         return all(
             abs(move) <= Fraction(radius) for row in moves_of(points, centre) for move in row
         )
@@ -89,7 +89,7 @@ def test_what_is_projected_is_admissible(kind: Any, data: st.DataObject) -> None
     if free is not None:
         assert torch.equal(found[:, ~free], centre[:, ~free])
     again = threat.project(found, centre)
-    if kind is Cube:
+    if kind is Box:
         assert torch.equal(again, found)
     else:
         torch.testing.assert_close(again, found)
@@ -103,7 +103,7 @@ def test_what_is_projected_is_admissible(kind: Any, data: st.DataObject) -> None
 def test_a_cube_is_reached_to_its_sides() -> None:
     centre = torch.tensor([[0.5, 0.95, -0.5, 2.0]], dtype=torch.float64)
     far = centre + torch.tensor([[9.0, 9.0, 0.05, -9.0]], dtype=torch.float64)
-    found = Cube(radius=0.1, bounds=(0.0, 1.0)).project(far, centre)
+    found = Box(radius=0.1, bounds=(0.0, 1.0)).project(far, centre)
     # To its side, to a bound before that, free within a bound that was broken, back from another.
     expected = torch.tensor([[0.6, 1.0, -0.45, 1.9]], dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
@@ -129,7 +129,7 @@ def test_the_steepest_move_is_the_best_of_cost_one(kind: Any, free: Tensor | Non
     move = threat.steepest(slope)
     counted = slope if free is None else slope * free
     reached = (move * slope).sum(-1)
-    dual = counted.abs().sum(-1) if kind is Cube else counted.norm(dim=-1)
+    dual = counted.abs().sum(-1) if kind is Box else counted.norm(dim=-1)
     torch.testing.assert_close(reached, dual)
     cost = threat.cost(move, torch.zeros_like(move))
     torch.testing.assert_close(cost, (counted != 0).any(-1).double())
@@ -137,7 +137,7 @@ def test_the_steepest_move_is_the_best_of_cost_one(kind: Any, free: Tensor | Non
     assert (others @ slope.T <= dual + 1e-12).all()
     if free is not None:
         assert not move[:, ~free].any()
-    if kind is Ball:
+    if kind is L2Ball:
         tiny = threat.steepest(slope * 1e-200)  # squares of such slopes underflow
         torch.testing.assert_close(tiny, move)
 
@@ -157,7 +157,7 @@ def test_random_moves_cost_what_they_may(kind: Any, free: Tensor | None, reach: 
     assert on[:, counted].all()
     assert not on[:, ~counted].any()
     assert not within[:, ~counted].any()
-    if kind is Cube:
+    if kind is Box:
         assert set(on[:, counted].abs().unique().tolist()) == {reach / 2}
         assert len(on.unique(dim=0)) == 2 ** int(counted.sum())  # every corner
         drawn = within[:, counted].flatten() / reach + 0.5
@@ -174,24 +174,24 @@ def test_random_moves_cost_what_they_may(kind: Any, free: Tensor | None, reach: 
 def test_costs_and_lengths_by_hand() -> None:
     centre = torch.tensor([[0.0, 1.0], [2.0, 2.0]], dtype=torch.float64)
     points = torch.tensor([[3.0, -3.0], [2.0, 1.5]], dtype=torch.float64)
-    assert Cube().cost(points, centre).tolist() == [4.0, 0.5]
-    assert Ball().cost(points, centre).tolist() == [5.0, 0.5]
+    assert Box().cost(points, centre).tolist() == [4.0, 0.5]
+    assert L2Ball().cost(points, centre).tolist() == [5.0, 0.5]
     like = torch.empty(2, 3)
-    assert Cube(radius=0.5).length(like) == pytest.approx(0.5 * math.sqrt(6))
-    some = Cube(radius=0.5, free=torch.tensor([[True, False, True], [True, True, False]]))
+    assert Box(radius=0.5).length(like) == pytest.approx(0.5 * math.sqrt(6))
+    some = Box(radius=0.5, free=torch.tensor([[True, False, True], [True, True, False]]))
     assert some.length(like) == 1.0
-    assert Ball(radius=0.5, free=some.free).length(like) == 0.5
+    assert L2Ball(radius=0.5, free=some.free).length(like) == 0.5
     smaller = some.at(0.25)
     assert (smaller.radius, smaller.free) == (0.25, some.free)
-    bounded = Cube(bounds=(0.0, 1.0)).at(2.0)
+    bounded = Box(bounds=(0.0, 1.0)).at(2.0)
     assert (bounded.radius, bounded.bounds) == (2.0, (0.0, 1.0))
 
 
 @pytest.mark.parametrize("radius", [-1.0, float("inf"), float("nan")])
 def test_a_radius_that_is_none_is_refused(radius: float) -> None:
-    told = refusal(lambda: Cube(radius=radius))
+    told = refusal(lambda: Box(radius=radius))
     assert told == f"the radius of a cube must be >= 0 and finite, got {radius}."
-    assert "the radius of a ball must be" in refusal(lambda: Ball(radius=radius))
+    assert "the radius of a ball must be" in refusal(lambda: L2Ball(radius=radius))
 
 
 # --- attacks within a cube ---
@@ -204,7 +204,7 @@ def small(name: str, radius: float, **choices: Any) -> Attack:
         "radius": radius,
         "iterations": 4,
         "pairs": 4,
-        "effort": Effort(rounds=2, starts=4, steps=4, points=8, moves=4, pairs=3, even=2),
+        "effort": EnsembleBudget(rounds=2, starts=4, steps=4, points=8, moves=4, pairs=3, even=2),
     }
     build = ATTACKS[name].build
     taken = inspect.signature(build).parameters
@@ -217,9 +217,9 @@ def test_an_attack_stays_in_its_cube(name: str, free: Tensor | None) -> None:
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(8, 6)
     x[3, 1] = 2.5  # beyond the bounds
     y = predicted(model, x)
-    cube = Cube(bounds=(-2.0, 2.0), free=free)
+    cube = Box(bounds=(-2.0, 2.0), free=free)
     found = small(name, 0.5, k=2, threat=cube)(model, x, y)
-    assert inside(Cube, found.x, x, 0.5)
+    assert inside(Box, found.x, x, 0.5)
     assert (found.x <= torch.maximum(x, torch.tensor(2.0))).all()
     assert (found.x >= torch.minimum(x, torch.tensor(-2.0))).all()
     if free is not None:
@@ -249,7 +249,7 @@ def test_a_walk_ends_where_its_steps_lead(kind: Any) -> None:
             at = point.detach().requires_grad_()
             lead = (gradient(model, at, label) * weights[number]).sum()
             (downhill,) = torch.autograd.grad(lead, at)
-            step = downhill.sign() if kind is Cube else downhill / downhill.norm()
+            step = downhill.sign() if kind is Box else downhill / downhill.norm()
             point = threat.project(point - 0.07 * step, clean)
         torch.testing.assert_close(found.last[number], point[0])
     # What is kept is the best on the way, not the end of it.
@@ -260,12 +260,12 @@ def test_only_a_walk_has_an_end() -> None:
     model, x = tiny_mlp(), numbers(3, 6)
     y = predicted(model, x)
     budget = Budget(radius=0.4, step=0.1, steps=4)
-    walked = mse_attack(k=2, budget=budget, threat=Cube(), rows_at_once=2)(model, x, y)
-    whole = mse_attack(k=2, budget=budget, threat=Cube())(model, x, y)
+    walked = mse_attack(k=2, budget=budget, threat=Box(), rows_at_once=2)(model, x, y)
+    whole = mse_attack(k=2, budget=budget, threat=Box())(model, x, y)
     assert walked.last is not None
     assert whole.last is not None
     torch.testing.assert_close(walked.last, whole.last)
-    assert inside(Cube, walked.last, x, 0.4)
+    assert inside(Box, walked.last, x, 0.4)
     assert small("strong", 0.4, k=2)(model, x, y).last is None
 
 
@@ -275,9 +275,7 @@ def test_an_end_may_have_lost_its_prediction() -> None:
     odds = model(x).detach()
     x = x[(odds[:, 1] - odds[:, 0]).abs().argsort()[:8]]
     y = predicted(model, x)
-    found = er_attack(k=2, budget=Budget(radius=1.0, step=0.2, steps=10), threat=Cube())(
-        model, x, y
-    )
+    found = er_attack(k=2, budget=Budget(radius=1.0, step=0.2, steps=10), threat=Box())(model, x, y)
     assert found.last is not None
     assert (predicted(model, found.last) != y).any()
     assert torch.equal(predicted(model, found.x), y)
@@ -289,9 +287,9 @@ def test_flips_are_looked_for_in_a_cube() -> None:
     w, y = model.w.detach(), predicted(model, x)
     score = float(x @ w)
     needed = abs(score) / float(w.abs().sum())
-    assert flip_attack(radius=needed * 1.01, threat=Cube())(model, x, y).all()
-    assert not flip_attack(radius=needed * 0.99, threat=Cube())(model, x, y).any()
-    assert not flip_attack(radius=needed * 1.01, threat=Ball())(model, x, y).any()
+    assert flip_attack(radius=needed * 1.01, threat=Box())(model, x, y).all()
+    assert not flip_attack(radius=needed * 0.99, threat=Box())(model, x, y).any()
+    assert not flip_attack(radius=needed * 1.01, threat=L2Ball())(model, x, y).any()
 
 
 # --- networks of pairs, pictures and graphs ---
@@ -327,18 +325,18 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...], Any]] = {
     "resnet, neurons": (residual, (1, 6, 6), partial(activations, layer="penultimate")),
     "gcn": (graphs, (15,), gradient),
 }
-EVEN = Effort(
+EVEN = EnsembleBudget(
     rounds=2, starts=3, steps=4, points=4, moves=3, pairs=0, sharpness=(4.0,), even=2, itself=True
 )
 
 
 def attack_of(name: str, explain: Any, rounds: int = 2) -> Attack:
     if name == "strong":
-        effort = Effort(**{**vars(EVEN), "rounds": rounds})
-        return strong_attack(k=4, explain=explain, radius=0.3, threat=Cube(), effort=effort)
+        effort = EnsembleBudget(**{**vars(EVEN), "rounds": rounds})
+        return strong_attack(k=4, explain=explain, radius=0.3, threat=Box(), effort=effort)
     budget = Budget(radius=0.3, step=0.05, steps=6)
     return {"er": er_attack, "mse": mse_attack}[name](
-        k=4, explain=explain, budget=budget, threat=Cube()
+        k=4, explain=explain, budget=budget, threat=Box()
     )
 
 
@@ -361,11 +359,11 @@ def test_an_example_is_attacked_alone(network: str, name: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(part.training for part in model.modules())
     assert together.flipped.any()
-    assert inside(Cube, together.x, x, 0.3)
+    assert inside(Box, together.x, x, 0.3)
     assert torch.equal(predicted(model, together.x), y)
 
 
-def same(alone: Attacked, together: Attacked, number: int) -> None:
+def same(alone: AttackResult, together: AttackResult, number: int) -> None:
     for one, whole in (
         (alone.x, together.x),
         (alone.after, together.after),
@@ -381,7 +379,7 @@ def same(alone: Attacked, together: Attacked, number: int) -> None:
 
 @pytest.mark.parametrize("even", [-1, 5, 2.5])
 def test_more_even_starts_than_starts_are_refused(even: Any) -> None:
-    told = refusal(lambda: Effort(starts=4, even=even))
+    told = refusal(lambda: EnsembleBudget(starts=4, even=even))
     assert told == f"of 4 starts at most as many can be even, got {even}."
 
 
@@ -397,7 +395,7 @@ def test_even_starts_follow_the_goal_of_the_papers_attack(kind: Any) -> None:
             visited.append(at.detach())
         return gradient(network, at, labels)
 
-    effort = Effort(rounds=1, starts=3, steps=2, points=0, moves=0, pairs=0, even=2)
+    effort = EnsembleBudget(rounds=1, starts=3, steps=2, points=0, moves=0, pairs=0, even=2)
     threat = kind(radius=0.02)
     strong_attack(k=2, explain=watched, radius=0.02, threat=kind(), effort=effort)(model, x, y)
     begun, moved = (points.view(3, 4, 6) for points in visited[:2])
@@ -417,10 +415,12 @@ def test_even_starts_follow_the_goal_of_the_papers_attack(kind: Any) -> None:
 def test_a_strong_attack_of_many_features_is_no_weaker_than_the_papers(kind: Any) -> None:
     model, x = tiny_mlp(200, 24, seed=0), numbers(12, 200, seed=1)
     y = predicted(model, x)
-    radius = 0.1 if kind is Cube else 1.0
+    radius = 0.1 if kind is Box else 1.0
     budget = Budget(radius=radius, step=radius / 10, steps=20)
     papers = er_attack(k=20, budget=budget, threat=kind())(model, x, y)
-    effort = Effort(rounds=1, starts=2, steps=20, points=0, moves=0, pairs=0, even=2, itself=True)
+    effort = EnsembleBudget(
+        rounds=1, starts=2, steps=20, points=0, moves=0, pairs=0, even=2, itself=True
+    )
     strong = strong_attack(k=20, radius=radius, threat=kind(), effort=effort)(model, x, y)
     assert strong.precision.mean() <= papers.precision.mean() < 0.95
 
@@ -439,7 +439,7 @@ def test_a_network_takes_its_turn_as_its_own_guide() -> None:
     turns = {}
     for itself in (False, True):
         seen.clear()
-        effort = Effort(**{**vars(EVEN), "itself": itself})
+        effort = EnsembleBudget(**{**vars(EVEN), "itself": itself})
         strong_attack(k=2, explain=watched, effort=effort)(model, x, y)
         turns[itself] = list(dict.fromkeys(seen))
     assert turns == {False: [False], True: [True, False]}
@@ -448,6 +448,6 @@ def test_a_network_takes_its_turn_as_its_own_guide() -> None:
 def test_neurons_are_attacked_in_every_round() -> None:
     model, x = tiny_mlp(activation=nn.ReLU), numbers(4, 6)
     y = predicted(model, x)
-    effort = Effort(**{**vars(EVEN), "rounds": 4})
+    effort = EnsembleBudget(**{**vars(EVEN), "rounds": 4})
     found = strong_attack(k=2, explain=partial(activations, layer="1"), effort=effort)(model, x, y)
     assert found.flipped.any()

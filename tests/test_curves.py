@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import Linear, Quadratic, mixing_mlp, numbers, tiny_mlp
-from r2et.attacks import ATTACKS, Attack, Ball, Budget, Curve, Effort, attack_curve, strong_attack
+from r2et.attacks import (
+    ATTACKS,
+    Attack,
+    Budget,
+    Curve,
+    EnsembleBudget,
+    L2Ball,
+    attack_curve,
+    strong_attack,
+)
 from r2et.attacks.pairs import (
     NEIGHBOURS,
     OVERSHOOT,
@@ -22,8 +31,9 @@ from r2et.attacks.pairs import (
     thinnest,
 )
 from r2et.attacks.searches import BestSoFar, prediction
-from r2et.attacks.threats import Threat
-from r2et.derivatives import jacobian
+from r2et.core.autograd import jacobian
+from r2et.core.ranking import precision_at_k
+from r2et.core.rng import stream
 from r2et.explainers import (
     Explainer,
     gradient,
@@ -32,11 +42,10 @@ from r2et.explainers import (
     predicted,
     smooth_grad,
 )
-from r2et.randomness import stream
-from r2et.ranking import precision_at_k
+from r2et.perturbations import PerturbationSet
 
-LITTLE = Effort(rounds=1, starts=6, steps=8, points=24, moves=6, pairs=4, sharpness=(4.0,))
-NONE = Effort(rounds=0)
+LITTLE = EnsembleBudget(rounds=1, starts=6, steps=8, points=24, moves=6, pairs=4, sharpness=(4.0,))
+NONE = EnsembleBudget(rounds=0)
 RADII = [0.3, 0.1, 2.0, 1.0]
 
 every_attack = pytest.mark.parametrize("name", ATTACKS)
@@ -161,12 +170,12 @@ def assert_true(
     k: int,
     *,
     explain: Explainer = gradient,
-    threat: Threat | None = None,
+    threat: PerturbationSet | None = None,
     outputs: Any = prediction,
     radii: list[float] = RADII,
 ) -> None:
     """Refuse a curve that differs from what its inputs do."""
-    threat = threat or Ball()
+    threat = threat or L2Ball()
     radii = sorted(radii)
     examples, features = curve.before.shape
     assert curve.epsilons.tolist() == pytest.approx(radii)
@@ -248,7 +257,7 @@ def test_a_curve_of_any_explanation_is_true(explain: Explainer) -> None:
 def test_bounds_are_kept_by_the_whole_curve() -> None:
     model, x, _ = leaky_case()
     x = x.clamp(-0.6, 0.6)
-    y, threat = predicted(model, x), Ball(bounds=(-0.6, 0.6))
+    y, threat = predicted(model, x), L2Ball(bounds=(-0.6, 0.6))
     curve = attack_curve(builder("strong", 2, threat=threat), RADII, k=2, threat=threat)(
         model, x, y
     )
@@ -390,7 +399,7 @@ def test_results_of_others_count_where_a_radius_affords_them() -> None:
     assert alone.smallest.isposinf().all()
     curve = merge(walk=0, others=[known])(model, x, y)
     assert_true(curve, model, x, y, 2, radii=radii)
-    cost = Ball().cost(known.x, x)
+    cost = L2Ball().cost(known.x, x)
     assert known.flipped.any()
     assert (cost[known.flipped] > 0.4).any()
     for radius, precision, found in zip(radii, curve.precision, curve.x, strict=True):
@@ -427,7 +436,7 @@ def test_differences_of_a_quadratic_are_its_hessian(shape: tuple[int, ...]) -> N
     # I(x) = Ax + b: (I(x + cu) - I(x - cu)) / 2c = Au, and sum_u (Au)_i u = A_i, for any c.
     inner = Sure(d=6)
     model, x = nn.Sequential(nn.Flatten(), inner), numbers(4, *shape)
-    best = BestSoFar(model, signed_logit, x, ones(x), 2, Ball(radius=9.0))
+    best = BestSoFar(model, signed_logit, x, ones(x), 2, L2Ball(radius=9.0))
     features = torch.tensor([[0, 3, 5], [1, 2, 0], [4, 4, 1], [5, 0, 2]])
     for reach in (0.01, 2.0):
         found = differences_at(best, x, features, reach, stream(0, "test"))
@@ -443,7 +452,7 @@ def test_differences_see_the_kinks_that_a_derivative_does_not() -> None:
     kinks = (model[0](x) / model[0].weight.norm(dim=-1)).detach().abs().amin(-1)
     features = torch.arange(6).expand(5, 6)
     assert (slopes_at(of_logit, model, x, y, features) == 0).all()
-    best = BestSoFar(model, of_logit, x, y, 2, Ball(radius=9.0))
+    best = BestSoFar(model, of_logit, x, y, 2, L2Ball(radius=9.0))
     short, long = (
         differences_at(best, x, features, reach, stream(0, "test"))
         for reach in (0.9 * float(kinks.min()), 2.0)
@@ -470,7 +479,7 @@ def test_the_thinnest_pairs_match_a_double_loop() -> None:
     top, rest = features_at_the_border(saliency, k)
     features = torch.cat([top, rest], dim=1)
     slopes = torch.stack([each[own] for each, own in zip(by_feature, features, strict=True)])
-    pairs, moves = thinnest(saliency, top, rest, slopes, Ball(), count)
+    pairs, moves = thinnest(saliency, top, rest, slopes, L2Ball(), count)
     assert pairs.shape == (4, count, 2)
     assert moves.shape == (4, count, 2, 2)
     assert (moves[3] == 0).all()
@@ -486,7 +495,7 @@ def test_the_thinnest_pairs_match_a_double_loop() -> None:
         slow.sort(key=lambda each: each[0])
         assert pairs[row].tolist() == [pair for _, pair, _ in slow[:count]]
         torch.testing.assert_close(moves[row], torch.stack([move for _, _, move in slow[:count]]))
-    assert thinnest(saliency, top, rest, slopes, Ball(), 99)[0].shape == (4, 12, 2)
+    assert thinnest(saliency, top, rest, slopes, L2Ball(), 99)[0].shape == (4, 12, 2)
 
 
 def test_one_step_of_newton_meets_the_plane_of_a_quadratic() -> None:
@@ -496,9 +505,11 @@ def test_one_step_of_newton_meets_the_plane_of_a_quadratic() -> None:
     saliency = x @ A + b
     top, rest = features_at_the_border(saliency, k)
     slopes = slopes_at(signed_logit, model, x, ones(x), torch.cat([top, rest], dim=1))
-    pairs, _ = thinnest(saliency, top, rest, slopes, Ball(), 3)
+    pairs, _ = thinnest(saliency, top, rest, slopes, L2Ball(), 3)
     places: list[Tensor] = []
-    approach(model, signed_logit, x, ones(x), pairs, Ball(radius=99.0), places.append, iterations=3)
+    approach(
+        model, signed_logit, x, ones(x), pairs, L2Ball(radius=99.0), places.append, iterations=3
+    )
     assert len(places) == 3
     for number in range(3):
         for row in range(5):
@@ -518,9 +529,9 @@ def test_newton_stays_in_its_ball_and_leaves_flat_gaps_alone() -> None:
     model, x = Sure(d=6), numbers(5, 6)
     pairs = torch.tensor([[0, 1], [2, 3]]).expand(5, 2, 2)
     places: list[Tensor] = []
-    approach(model, signed_logit, x, ones(x), pairs, Ball(radius=1e-3), places.append)
+    approach(model, signed_logit, x, ones(x), pairs, L2Ball(radius=1e-3), places.append)
     for found in places:
         assert ((found - x).norm(dim=-1) <= 1e-3).all()
     flat: list[Tensor] = []
-    approach(Linear(d=6), signed_logit, x, ones(x), pairs, Ball(), flat.append)
+    approach(Linear(d=6), signed_logit, x, ones(x), pairs, L2Ball(), flat.append)
     assert all(torch.equal(found, x.expand_as(found)) for found in flat)

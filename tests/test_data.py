@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from r2et.data import Dataset, Feature, from_frame, load, read_csv
+from r2et.data.builtin import TABLES
 from r2et.data.dataset import fit_scale, plain, sum_of_parts, with_unit
-from r2et.data.embedded import TABLES
 
 ROOT = Path(__file__).parents[1]
 RAW = Path(os.environ.get("R2ET_RAW_DATA", ROOT.parent / "shared" / "data"))

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from closed_form import DropoutInForward, Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.derivatives import (
+from r2et.core.autograd import (
     estimated_curvature,
+    eval_mode,
     everywhere,
-    frozen_statistics,
     gradient_of,
     hessian_norm,
     hessian_products,
@@ -530,7 +530,7 @@ def modes(model: nn.Module) -> list[bool]:
 
 
 def frozen_kinds(model: nn.Module) -> set[str]:
-    with frozen_statistics(model) as switched:
+    with eval_mode(model) as switched:
         assert not any(part.training for part in switched)
         return {type(part).__name__ for part in switched}
 
@@ -539,10 +539,10 @@ def test_modes_come_back() -> None:
     model = mixing_mlp()
     model[1].eval()  # what the caller switched off stays off
     before = modes(model)
-    with frozen_statistics(model):
+    with eval_mode(model):
         assert not model[1].training
         assert not model[3].training
-        with frozen_statistics(model) as inner:
+        with eval_mode(model) as inner:
             assert len(inner) == 0
         assert not model[3].training
     assert modes(model) == before
@@ -551,7 +551,7 @@ def test_modes_come_back() -> None:
 def test_modes_come_back_after_an_error() -> None:
     model = mixing_mlp()
     before = modes(model)
-    with pytest.raises(RuntimeError, match="on purpose"), frozen_statistics(model):
+    with pytest.raises(RuntimeError, match="on purpose"), eval_mode(model):
         raise RuntimeError("on purpose")
     assert modes(model) == before
 
@@ -586,7 +586,7 @@ def test_a_forward_of_ones_own_is_frozen_too() -> None:
     model, x = DropoutInForward(), numbers(3, 6)
     assert "DropoutInForward" in frozen_kinds(model)
     assert not torch.equal(model(x), model(x))
-    with frozen_statistics(model):
+    with eval_mode(model):
         assert torch.equal(model(x), model.layers(x))
 
 
@@ -594,6 +594,6 @@ def test_a_spectral_norm_is_not_moved() -> None:
     # In training mode each forward moves its estimate of the largest singular vectors.
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 2)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with frozen_statistics(model):
+    with eval_mode(model):
         model(torch.ones(1, 4))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

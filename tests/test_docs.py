@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from r2et.experiments.recipes import load_recipe
+from r2et.experiments.config import load_recipe
 
 ROOT = Path(__file__).parents[1]
 MAP = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from r2et.audit import Table, audit, settings_of
-from r2et.audit.schema import difference
+from r2et.auditing import Table, audit, settings_of
+from r2et.auditing.schema import difference
 from r2et.cli import main
-from r2et.estimator import StableClassifier
+from r2et.sklearn import StableClassifier
 from refusals import refusal
 
 BUILD = """

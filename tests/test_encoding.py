@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from r2et.data.encoding import (
+from r2et.data.encoder import (
     Category,
     Encoding,
     Numeric,

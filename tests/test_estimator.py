@@ -23,13 +23,13 @@ from torch import nn
 
 from closed_form import numbers
 from r2et.attacks import strong_attack
+from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.estimator import MODERATE, Reason, StableClassifier, held_out
 from r2et.explainers import EXPLAINERS, gradient, predicted
+from r2et.methods import METHODS, Method
 from r2et.models import MODELS
-from r2et.objectives import METHODS, Method
-from r2et.randomness import stream
-from r2et.training import FitSettings, fit, load
+from r2et.sklearn import MODERATE, Reason, StableClassifier, held_out
+from r2et.training.trainer import FitSettings, fit, load
 from refusals import refusal
 
 BRIEF = StableClassifier(epochs=1, learning_rate=0.1, random_state=0)

@@ -11,9 +11,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 from closed_form import numbers
-from r2et.attacks import Attacked, Ball, Budget, Curve, Effort
+from r2et.attacks import AttackResult, Budget, Curve, EnsembleBudget, L2Ball
+from r2et.core.ranking import precision_at_k
+from r2et.core.rng import stream
 from r2et.data import Split, load
-from r2et.evaluation import (
+from r2et.evaluation.evaluate import (
     EVALUATED,
     EvaluationSettings,
     Task,
@@ -27,14 +29,12 @@ from r2et.evaluation import (
     task_of,
 )
 from r2et.explainers import gradient, predicted, smooth_grad
+from r2et.methods import Method
 from r2et.metrics.exchanges import exchange_agreement
-from r2et.metrics.sensitivity import null_share
+from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS
-from r2et.objectives import Method
-from r2et.randomness import stream
-from r2et.ranking import precision_at_k
-from r2et.training import FitSettings, fit
+from r2et.training.trainer import FitSettings, fit
 
 SETTINGS = EvaluationSettings(
     k=4,
@@ -43,9 +43,11 @@ SETTINGS = EvaluationSettings(
     epsilons=(0.1, 0.4, 2.0),
     record_every=2,
     er=Budget(radius=1.0, step=0.1, steps=12),
-    strong=Effort(rounds=2, starts=2, steps=4, points=10, moves=5, pairs=2, sharpness=(4.0,)),
+    strong=EnsembleBudget(
+        rounds=2, starts=2, steps=4, points=10, moves=5, pairs=2, sharpness=(4.0,)
+    ),
 )
-TASK = Task(explain=gradient, threat=Ball())
+TASK = Task(explain=gradient, threat=L2Ball())
 
 
 @cache
@@ -365,11 +367,11 @@ def test_a_k_of_no_or_all_features_is_refused(k: int) -> None:
 # --- attacks put together ---------------------------------------------------------------------
 
 
-def attacked(precision: list[float], value: float) -> Attacked:
+def attacked(precision: list[float], value: float) -> AttackResult:
     """Made-up results that can be told apart by `value`."""
     count = len(precision)
     whole = torch.full((count, 3), value)
-    return Attacked(
+    return AttackResult(
         x=whole,
         before=torch.zeros(count, 3),
         after=whole + 0.5,
@@ -462,7 +464,7 @@ def test_the_null_share_is_that_of_a_projection() -> None:
     groups = split().dataset.one_hot
     assert groups == ((0, 1, 2), (3, 4, 5, 6))
     for slope in (numbers(6, 16), numbers(6, 16).abs()):
-        found = null_share(slope, groups)
+        found = off_data_share(slope, groups)
         torch.testing.assert_close(found, torch.tensor(slow_null_share(slope, groups)).double())
 
 

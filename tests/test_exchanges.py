@@ -8,7 +8,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks import Effort, strong_attack
+from r2et.attacks import EnsembleBudget, strong_attack
 from r2et.data import load
 from r2et.data.dataset import Feature, exchangeable
 from r2et.explainers import gradient, margin, predicted, smooth_grad
@@ -19,7 +19,7 @@ from r2et.metrics.exchanges import (
     doubt,
     exchange_agreement,
 )
-from r2et.metrics.sensitivity import null_share
+from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
 from refusals import refusal
 from trained import adult_network
@@ -160,14 +160,14 @@ def test_a_tent_that_nothing_else_sees_agrees_with_no_exchange() -> None:
         assert torch.equal(tent(whole), model(whole))
     assert auc(tent, whole, split.test.y) == auc(model, whole, split.test.y)
 
-    effort = Effort(rounds=1)
+    effort = EnsembleBudget(rounds=1)
     for radius in (0.1, 0.5):
         assert strong_attack(k=8, radius=radius, effort=effort)(tent, x, y).precision.mean() == 1
     assert strong_attack(k=8, radius=0.5, effort=effort)(model, x, y).precision.mean() < 0.95
 
     def share(network: nn.Module) -> float:
         slope = gradient(network, x, y, of="margin", form="signed").detach()
-        return float(null_share(slope, split.dataset.one_hot).mean())
+        return float(off_data_share(slope, split.dataset.one_hot).mean())
 
     assert share(tent) < 0.5
 
@@ -190,7 +190,10 @@ def test_a_tent_over_one_attribute_is_seen_by_its_size() -> None:
     heights = torch.zeros(28).double()
     heights[list(education)] = 50.0
     tent = Tent(model, heights)
-    assert strong_attack(k=8, radius=0.5, effort=Effort(rounds=1))(tent, x, y).precision.min() == 1
+    assert (
+        strong_attack(k=8, radius=0.5, effort=EnsembleBudget(rounds=1))(tent, x, y).precision.min()
+        == 1
+    )
     found = exchange_agreement(tent, x, y, split.table.exchangeable).mean()
     assert found is not None
     assert found.order > LEAST_AGREEMENT

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from closed_form import Largest, Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
+from r2et.core.one_hot import NARROW, gauge_free
+from r2et.core.ranking import order, ties
+from r2et.core.rng import stream
 from r2et.explainers import (
     BYTES_AT_ONCE,
     EXPLAINERS,
@@ -29,10 +32,7 @@ from r2et.explainers import (
     slope,
     smooth_grad,
 )
-from r2et.gauge import NARROW, gauge_free
-from r2et.metrics.sensitivity import null_share
-from r2et.randomness import stream
-from r2et.ranking import order, ties
+from r2et.metrics.sensitivity import off_data_share
 from refusals import refusal
 
 QUANTITIES = get_args(Quantity)
@@ -645,8 +645,8 @@ def test_a_gauge_free_slope_is_the_projection_of_its_definition(d: int) -> None:
 @every_width
 def test_a_gauge_free_slope_has_no_null_share(d: int) -> None:
     slopes = numbers(4, d) + 5
-    assert null_share(slopes, ONE_HOT).min() > 0.01
-    assert null_share(gauge_free(slopes, ONE_HOT), ONE_HOT).max() < 1e-28
+    assert off_data_share(slopes, ONE_HOT).min() > 0.01
+    assert off_data_share(gauge_free(slopes, ONE_HOT), ONE_HOT).max() < 1e-28
 
 
 @every_width

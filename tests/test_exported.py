@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from r2et.audit.exported import MOST_JSON, read_exported
-from r2et.audit.loading import model_digest
-from r2et.audit.operations import OPERATIONS, called, checked
-from r2et.audit.program import MOST_PER_ROW, Exported, Slot, Step
-from r2et.derivatives import frozen_statistics
+from r2et.auditing.models import model_digest
+from r2et.auditing.pt2_operations import OPERATIONS, called, checked
+from r2et.auditing.pt2_program import MOST_PER_ROW, Exported, Slot, Step
+from r2et.auditing.pt2_reader import MOST_JSON, read_exported
+from r2et.core.autograd import eval_mode
 from r2et.models.smoothing import SoftLeaky, softened
 from refusals import refusal
 
@@ -224,7 +224,7 @@ def test_a_program_is_an_ordinary_model(tmp_path: Path) -> None:
     assert not any(each.requires_grad for each in read.parameters())
     assert not read.training
     read.train()
-    with frozen_statistics(read):
+    with eval_mode(read):
         assert torch.equal(read(x), read.eval()(x))
     jacobian = torch.func.vmap(torch.func.jacrev(lambda row: read(row[None])[0]))(x)
     assert jacobian.shape == (4, 2, 8)

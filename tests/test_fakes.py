@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
 from r2et import StableClassifier, load
-from r2et.attacks import Budget, Effort
+from r2et.attacks import Budget, EnsembleBudget
 from r2et.data import Split
-from r2et.evaluation import EvaluationSettings, evaluate
-from r2et.experiments.laboratory import LabSettings, attack_model, compared_handlers
-from r2et.experiments.runs import entry_of, label_of
-from r2et.objectives import METHODS
+from r2et.evaluation.evaluate import EvaluationSettings, evaluate
+from r2et.experiments.attack_run import LabSettings, attack_model, compared_handlers
+from r2et.experiments.runner import entry_of, label_of
+from r2et.methods import METHODS
 from r2et.report import alarm_lines
 from refusals import refusal
 
-LITTLE = Effort(rounds=1, starts=2, steps=2, points=4, moves=2, pairs=2, sharpness=(4.0,))
+LITTLE = EnsembleBudget(rounds=1, starts=2, steps=2, points=4, moves=2, pairs=2, sharpness=(4.0,))
 ASKED = LabSettings(k=3, epsilons=(0.2,), examples=4, attack="er")
 MEASURED = EvaluationSettings(
     k=3,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r2et import files
-from r2et.files import append_rows, clear_aside, held, read_rows, write_aside, write_text
+from r2et.core import files
+from r2et.core.files import append_rows, clear_aside, held, read_rows, write_aside, write_text
 from refusals import refusal
 
 
@@ -178,7 +178,7 @@ def test_rows_that_several_processes_append_are_all_there(tmp_path: Path) -> Non
         "from pathlib import Path\n"
         "package = sys.modules['r2et'] = types.ModuleType('r2et')\n"
         "package.__path__ = [str(Path(sys.argv[1]).parent)]\n"
-        "from r2et import files\n"
+        "from r2et.core import files\n"
         "sys.stdin.read()\n"
         "for number in range(50):\n"
         "    row = {'who': int(sys.argv[3]), 'number': number, 'text': 'x' * 40 * (number % 5)}\n"

@@ -12,12 +12,18 @@ from torch import Tensor, nn
 
 from closed_form import DropoutInForward, Largest, Linear, conv_net, numbers, tiny_mlp
 from r2et.attacks import Budget, er_attack, mse_attack, strong_attack
-from r2et.attacks.records import Attacked
-from r2et.attacks.strong import Effort
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.records import AttackResult
+from r2et.core.autograd import piecewise_linear
+from r2et.core.ranking import precision_at_k
+from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.derivatives import piecewise_linear
 from r2et.explainers import EXPLAINERS, check_inputs, gradient, predicted
-from r2et.grid import (
+from r2et.methods import METHODS, BatchContext, Method, Objective, r2et
+from r2et.metrics.statistics import auc
+from r2et.models import MODELS
+from r2et.models.smoothing import softened
+from r2et.training.stacked import (
     NUMBERS_AT_ONCE,
     StackedLinear,
     Trained,
@@ -27,13 +33,7 @@ from r2et.grid import (
     stacked,
     unstacked,
 )
-from r2et.metrics.statistics import auc
-from r2et.models import MODELS
-from r2et.models.smoothing import softened
-from r2et.objectives import METHODS, Look, Method, Objective, r2et
-from r2et.randomness import stream
-from r2et.ranking import precision_at_k
-from r2et.training import EpochRecord, FitSettings, fit, keeps_ranking
+from r2et.training.trainer import EpochRecord, FitSettings, fit, keeps_ranking
 from refusals import refusal
 
 SHORT = FitSettings(epochs=3, batch=16)
@@ -378,13 +378,13 @@ def test_the_losses_of_a_stack_have_the_slopes_of_each(
             )
 
 
-ATTACKS: dict[str, Callable[..., Callable[[nn.Module, Tensor, Tensor], Attacked]]] = {
+ATTACKS: dict[str, Callable[..., Callable[[nn.Module, Tensor, Tensor], AttackResult]]] = {
     "er": partial(er_attack, budget=Budget(radius=0.5, step=0.05, steps=12)),
     "mse": partial(mse_attack, budget=Budget(radius=0.5, step=0.05, steps=12)),
     "strong": partial(
         strong_attack,
         radius=0.5,
-        effort=Effort(rounds=2, starts=4, steps=6, points=20, moves=6, pairs=3),
+        effort=EnsembleBudget(rounds=2, starts=4, steps=6, points=20, moves=6, pairs=3),
     ),
 }
 
@@ -536,10 +536,10 @@ def test_frozen_weights_stay() -> None:
 def drawing(strength: float = 0.3) -> Method:
     """Trained on noisy inputs, and punished for answering noise otherwise: two draws a batch."""
 
-    def perturb(look: Look) -> Tensor:
+    def perturb(look: BatchContext) -> Tensor:
         return look.x + strength * look.draw(look.x)
 
-    def unsteady(look: Look) -> Tensor:
+    def unsteady(look: BatchContext) -> Tensor:
         many = look.x.repeat(3, 1)
         far = look.model(many + strength * look.draw(many)).view(3, *look.logits.shape)
         return (far - look.logits).square().sum(-1).mean(0)
@@ -575,7 +575,7 @@ def test_a_stream_of_its_own_draws_what_the_global_one_does(
 def test_networks_of_one_seed_see_the_same_batches() -> None:
     met: list[Tensor] = []
 
-    def perturb(look: Look) -> Tensor:
+    def perturb(look: BatchContext) -> Tensor:
         met.append(torch.cat([look.x, look.draw(look.x)], dim=1))
         return look.x
 
@@ -667,7 +667,7 @@ def test_a_ranking_is_kept_network_by_network() -> None:
     assert len(fit_grid(**of)) == 4
 
 
-def size(look: Look) -> Tensor:
+def size(look: BatchContext) -> Tensor:
     """The sum of the first weights' sizes: one number for each network."""
     return look.model.get_parameter("0.weight")[..., :, :].abs().sum((-1, -2))
 
@@ -719,7 +719,7 @@ def test_the_size_of_stacks_changes_nothing(at_once: int) -> None:
 def burst(beyond: float) -> Method:
     """A penalty that is no number for networks whose first weights have grown beyond a length."""
 
-    def penalty(look: Look) -> Tensor:
+    def penalty(look: BatchContext) -> Tensor:
         size = look.model.get_parameter("0.weight").flatten(-2).norm(dim=-1)
         return torch.where(size > beyond, torch.nan, 0.0) * size
 
@@ -730,7 +730,7 @@ def spoiling(network: int, networks: int, step: int) -> Method:
     """From a step on the inputs of one network are no numbers."""
     steps = [0]
 
-    def perturb(look: Look) -> Tensor:
+    def perturb(look: BatchContext) -> Tensor:
         steps[0] += 1
         spoilt = (torch.arange(len(look.x)) % networks == network) & (steps[0] > step)
         return look.x + torch.where(spoilt, torch.nan, 0.0)[:, None]
@@ -860,7 +860,7 @@ def test_a_network_that_ended_stands_still_at_finite_weights() -> None:
     of, _, _ = grown_within_an_epoch()
     seen: list[Tensor] = []
 
-    def strict(look: Look) -> Tensor:
+    def strict(look: BatchContext) -> Tensor:
         assert torch.isfinite(look.slope).all()
         seen.append(look.model.get_parameter("0.weight").detach()[1].clone())
         return look.slope.flatten(1).square().sum(-1)
@@ -891,7 +891,7 @@ def test_what_is_drawn_is_the_same_after_a_network_diverged() -> None:
         assert noisy.perturb is not None
         assert spoil is not None
 
-        def perturb(look: Look) -> Tensor:
+        def perturb(look: BatchContext) -> Tensor:
             return spoil(look) + 0.1 * look.draw(look.x)
 
         return replace(noisy, perturb=perturb)
@@ -941,9 +941,9 @@ def test_a_large_grid_is_split_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 
     of["method"] = build
     fit_grid(**of)
-    monkeypatch.setattr("r2et.grid.NUMBERS_AT_ONCE", 2 * 16 * FEATURES + 5)
+    monkeypatch.setattr("r2et.training.stacked.NUMBERS_AT_ONCE", 2 * 16 * FEATURES + 5)
     fit_grid(**of)
-    monkeypatch.setattr("r2et.grid.NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("r2et.training.stacked.NUMBERS_AT_ONCE", 1)
     fit_grid(**of)
     assert sizes == [5, 2, 2, 1, *[1] * 5]
     assert NUMBERS_AT_ONCE >= 32 * 256 * 28

@@ -10,7 +10,10 @@ from scipy import stats
 from torch import Tensor
 
 from closed_form import Quadratic, numbers
-from r2et.certification.guarantees import (
+from r2et.core.rng import noise_like, stream
+from r2et.explainers import gradient
+from r2et.metrics.thickness import explained
+from r2et.theory.guarantees import (
     RiskBound,
     chromatic_bound,
     chromatic_of_independent_features,
@@ -22,9 +25,6 @@ from r2et.certification.guarantees import (
     ramp,
     risk_bound,
 )
-from r2et.explainers import gradient
-from r2et.metrics.thickness import explained
-from r2et.randomness import noise_like, stream
 from refusals import refusal
 
 signed_logit = partial(gradient, of="logit", form="signed")

@@ -18,19 +18,21 @@ from closed_form import conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.attacks import (
     HANDLERS,
     Budget,
-    Effort,
+    EnsembleBudget,
     compare_handlers,
     er_attack,
     flip_attack,
     mse_attack,
     strong_attack,
 )
-from r2et.derivatives import (
+from r2et.core.autograd import (
     estimated_curvature,
     estimated_hessian_norm,
     hessian_norm,
     jacobian,
 )
+from r2et.core.inputs import Inputs, Joined, Piece, check_symmetric, joined, packed, symmetric
+from r2et.core.rng import noise_like, stream
 from r2et.explainers import (
     EXPLAINERS,
     Explainer,
@@ -45,14 +47,12 @@ from r2et.explainers import (
     slope,
     smooth_grad,
 )
-from r2et.inputs import Inputs, Joined, Piece, check_symmetric, joined, packed, symmetric
+from r2et.methods import METHODS, BatchContext, Method, Objective, r2et
+from r2et.methods.baselines import adversarial, estimated_hessian, thick
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import comp, dffot, suff
 from r2et.metrics.sensitivity import curvature
 from r2et.metrics.thickness import thickness, uniform_ball
-from r2et.objectives import METHODS, Look, Method, Objective, r2et
-from r2et.objectives.baselines import adversarial, estimated_hessian, thick
-from r2et.randomness import noise_like, stream
 from refusals import refusal
 
 PICTURE, ROW, NETWORK = (
@@ -268,7 +268,7 @@ def test_the_slope_by_several_tensors_is_that_by_each() -> None:
     torch.testing.assert_close(found, torch.cat([by_a.flatten(1), by_b], 1))
 
 
-EFFORT = Effort(rounds=2, starts=2, steps=3, points=4, moves=2, pairs=2, sharpness=(4.0,))
+EFFORT = EnsembleBudget(rounds=2, starts=2, steps=3, points=4, moves=2, pairs=2, sharpness=(4.0,))
 BUDGET = Budget(radius=1.0, step=0.2, steps=6)
 
 
@@ -741,7 +741,9 @@ def test_the_class_explained_is_that_of_the_clean_input() -> None:
     assert (predicted(model, there) != y).any()
     method = estimated_hessian(k=2, kappa=3.0, bend="explanation", explain=EXPLAINED)
     ((_, _, penalty),) = method.penalties
-    torch.testing.assert_close(penalty(Look(model, x)), bend_by_hand(by_hand, model, x, y, 3.0))
+    torch.testing.assert_close(
+        penalty(BatchContext(model, x)), bend_by_hand(by_hand, model, x, y, 3.0)
+    )
 
 
 def test_the_bend_of_neurons_matches_its_definition() -> None:

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from r2et.attacks import (
     ATTACKS,
-    Applicant,
+    ActionableSet,
     AttackEntry,
-    Ball,
     Budget,
     Curve,
-    Effort,
+    EnsembleBudget,
+    L2Ball,
     strong_attack,
 )
-from r2et.attacks.records import Attacked
+from r2et.attacks.records import AttackResult
 from r2et.data import Split, load
-from r2et.experiments import laboratory
-from r2et.experiments.laboratory import (
+from r2et.experiments import attack_run as laboratory
+from r2et.experiments.attack_run import (
     DRAWS,
     Findings,
     LabSettings,
@@ -39,11 +39,11 @@ from r2et.experiments.laboratory import (
     given_model,
     threat_of,
 )
-from r2et.experiments.recipes import Recipe, recipe_from
-from r2et.experiments.runs import fitted
+from r2et.experiments.config import Recipe, recipe_from
+from r2et.experiments.runner import fitted
 from r2et.explainers import EXPLAINERS, gradient, smooth_grad
 from r2et.metrics.statistics import auc
-from r2et.training import save
+from r2et.training.trainer import save
 from refusals import refusal
 
 TINY: dict[str, Any] = {
@@ -190,14 +190,14 @@ def test_noise_follows_the_seed_of_smooth_grad_alone(model: nn.Module, split: Sp
 
 
 def test_the_threat_asked_for_is_built(split: Split, tmp_path: Path) -> None:
-    assert isinstance(threat_of(LabSettings(), split), Ball)
+    assert isinstance(threat_of(LabSettings(), split), L2Ball)
     packaged = threat_of(LabSettings(threat="applicant"), split)
-    assert isinstance(packaged, Applicant)
+    assert isinstance(packaged, ActionableSet)
     assert "race" in packaged.fixed
     own = tmp_path / "own.toml"
     own.write_text("[priors]\nfixed = true\n")
     given = threat_of(LabSettings(threat=str(own)), split)
-    assert isinstance(given, Applicant)
+    assert isinstance(given, ActionableSet)
     assert given.fixed == ("priors",)
     own.write_text("[prior]\nfixed = true\n")
     says = refusal(lambda: threat_of(LabSettings(threat=str(own)), split))
@@ -242,10 +242,10 @@ def test_an_attack_gets_what_it_offers_to_take_and_nothing_else(
     monkeypatch.undo()
     monkeypatch.setitem(ATTACKS, "spy", AttackEntry(build=spy, line="for this test"))  # type: ignore[arg-type]
     settings = LabSettings(attack="spy", k=3, rounds=5, seed=9)
-    attack_at(settings, 0.25, gradient, Ball())
+    attack_at(settings, 0.25, gradient, L2Ball())
     assert (seen["k"], seen["seed"], seen["explain"]) == (3, 9, gradient)
     assert seen["budget"] == Budget(radius=0.25)
-    assert seen["effort"] == Effort(rounds=5)
+    assert seen["effort"] == EnsembleBudget(rounds=5)
 
 
 @pytest.mark.parametrize("handler", ["unconstrained", "hedge", "rejection"])
@@ -253,7 +253,7 @@ def test_handlers_reach_the_attack(model: nn.Module, split: Split, handler: str)
     built = ATTACKS["er"].build
     model, x, y = rows(model, split)
     settings = least("er", handler=handler)
-    found = attack_at(settings, 0.3, gradient, Ball())(model, x, y)
+    found = attack_at(settings, 0.3, gradient, L2Ball())(model, x, y)
     budget = laboratory.Budget(radius=0.3)
     assert torch.equal(found.x, built(k=K, budget=budget, handler=handler)(model, x, y).x)
 
@@ -266,7 +266,7 @@ def made(precision: Tensor, **changes: Any) -> Findings:
     E, B = precision.shape
     members = changes.pop("members", {})
     steps = changes.pop("first_flip", torch.full((B,), 101))
-    last = Attacked(
+    last = AttackResult(
         x=torch.zeros(B, 3),
         before=torch.zeros(B, 3),
         after=torch.zeros(B, 3),
@@ -291,14 +291,14 @@ def made(precision: Tensor, **changes: Any) -> Findings:
         "settings": LITTLE,
         "clean_auc": 0.9,
         "examples_auc": None,
-        "null_share": 0.0,
+        "off_data_share": 0.0,
         "exchanges": None,
         "ties": 0.0,
         "distinct_sets": 1,
         "fresh": None,
         "doubling": None,
         "alarms": (),
-        "threat": Ball(),
+        "threat": L2Ball(),
     }
     return Findings(curve=curve, **usual | changes)
 
@@ -357,7 +357,7 @@ def test_an_attack_on_a_model_is_told_whole(
     assert (curve.precision[1] < 1).any()
     assert set(strong.members()) >= {"random points", "pairs"}
     assert 1 <= strong.distinct_sets <= 4
-    assert 0 <= strong.null_share <= 1
+    assert 0 <= strong.off_data_share <= 1
     assert strong.exchanges is not None
     assert 0.3 < strong.exchanges.order <= 1
     assert strong.exchanges.without == 0
@@ -372,8 +372,8 @@ def test_an_attack_on_a_model_is_told_whole(
 def test_doubling_is_what_twice_the_rounds_change(
     model: nn.Module, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weak = Effort(starts=0, steps=0, points=1, moves=1, pairs=0)
-    monkeypatch.setattr(laboratory, "Effort", lambda: weak)
+    weak = EnsembleBudget(starts=0, steps=0, points=1, moves=1, pairs=0)
+    monkeypatch.setattr(laboratory, "EnsembleBudget", lambda: weak)
     found = attack_model(model, split, replace(LITTLE, epsilons=(0.5, 0.1), examples=20))
     model, x, y = rows(model, split, 20)
     once, twice = (
@@ -455,7 +455,7 @@ def test_handlers_are_compared_at_the_largest_radius(
     compared_handlers(model, split, replace(LITTLE, epsilons=(0.3, 0.1), threat="applicant"))
     assert asked["budget"].radius == 0.3
     assert asked["k"] == K
-    assert isinstance(asked["threat"], Applicant)
+    assert isinstance(asked["threat"], ActionableSet)
     assert asked["x"].shape == (4, 16)
     assert asked["dtype"] == torch.float64
 

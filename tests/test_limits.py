@@ -11,20 +11,20 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from r2et import limits
-from r2et.archives import arrays_in, opened
 from r2et.attacks import read_rules
-from r2et.audit import CsvTable, Items, load_model, read_settings
-from r2et.audit.reading import MOST_CHARACTERS, CsvFile
+from r2et.auditing import CsvTable, Items, load_model, read_settings
+from r2et.auditing.reading import MOST_CHARACTERS, CsvFile
+from r2et.core import limits
+from r2et.core.archives import arrays_in, opened
+from r2et.core.files import read_rows
 from r2et.data import read_csv, read_folder
 from r2et.data.frames import MOST_COLUMNS
-from r2et.data.networks import read_file
-from r2et.data.pictures import read_batch
-from r2et.estimator import StableClassifier
-from r2et.files import read_rows
+from r2et.data.graphs import read_file
+from r2et.data.images import read_batch
 from r2et.models import MODELS
 from r2et.models.building import bounded, build
-from r2et.training import load, save
+from r2et.sklearn import StableClassifier
+from r2et.training.trainer import load, save
 from refusals import refusal
 
 MB = 10**6
@@ -212,7 +212,7 @@ def test_a_matlab_file_that_ends_its_reader_ends_nothing_else(
 
 
 def test_words_of_any_name_come_through(tmp_path: Path) -> None:
-    from r2et.data.networks import Keys
+    from r2et.data.graphs import Keys
 
     path = tmp_path / "a b.mat"
     labels = np.array(["x", "", "z"], dtype=object)
@@ -276,7 +276,7 @@ def test_a_table_of_too_many_columns_is_refused(tmp_path: Path) -> None:
 def test_a_wide_table_is_read_in_smaller_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("r2et.audit.reading"), "MOST_CELLS", 6)
+    monkeypatch.setattr(importlib.import_module("r2et.auditing.reading"), "MOST_CELLS", 6)
     path = table(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 7)
     assert [len(block.rows) for block in CsvFile.at(path).blocks(5)] == [3, 3, 1]
 

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from made_results import failed, row_of
-from r2et.drawing import Look, drawn
-from r2et.inputs import Piece
+from r2et.core.inputs import Piece
+from r2et.evaluation.rendering import RenderSpec, drawn
 from r2et.report import headline, report_html
 from r2et.report.maps import (
     COLOURS,
@@ -42,7 +42,7 @@ def made(kind: str, *, pairs: bool = False, seed: int = 0, row: Any = 3) -> dict
     piece, features = KINDS[kind]
     draw = torch.Generator().manual_seed(seed)
     count = 2 if pairs else 1
-    look = Look(
+    look = RenderSpec(
         kind=kind if kind in ("network", "concept") else "picture",
         piece=piece,
         count=count,

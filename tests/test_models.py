@@ -10,11 +10,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
+from r2et.core.rng import stream
 from r2et.explainers import gradient
 from r2et.models import ACTIVATIONS, MODELS, logistic, mlp, structured
 from r2et.models.linear import fitted_logistic
 from r2et.models.smoothing import SoftLeaky, softened
-from r2et.randomness import stream
 
 Build = Callable[..., nn.Module]
 

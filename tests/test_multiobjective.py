@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import Ball, multiobjective, simplex
-from r2et.attacks.complexity import Constants, estimated_constants, iteration_bound
+from r2et.attacks import L2Ball, _socp, moo
+from r2et.attacks._socp import min_norm_weights, tr_moo
 from r2et.attacks.gaps import Linearised, Region, thinnest_pairs
-from r2et.attacks.multiobjective import Iteration, Outcome, armijo_attack, moo_attack
-from r2et.attacks.simplex import min_norm_weights, tr_moo
+from r2et.attacks.moo import Iteration, Outcome, armijo_attack, moo_attack
 from r2et.explainers import gradient, predicted
+from r2et.theory.complexity import Constants, estimated_constants, iteration_bound
 from refusals import refusal
 
 TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
@@ -40,7 +40,7 @@ class Case:
     jacobian: Tensor
     radius: Tensor
 
-    def solve(self) -> simplex.Descent:
+    def solve(self) -> _socp.Descent:
         return tr_moo(self.gaps, self.slopes, self.residual, self.jacobian, self.radius)
 
     def scale(self) -> Tensor:
@@ -108,7 +108,7 @@ def test_an_unfinished_answer_says_how_far_it_may_be_from_the_best(
 ) -> None:
     case = drawn(20, 6, 5, 4)
     best = case.solve().value
-    monkeypatch.setattr(simplex, "ROUNDS", 3)
+    monkeypatch.setattr(_socp, "ROUNDS", 3)
     found = case.solve()
     assert (found.value - best > 1e-3).any()
     assert (found.value - found.gap <= best + 1e-9).all()
@@ -793,10 +793,10 @@ def test_a_step_is_sought_again_without_the_inputs_that_bounds_hold_back(
         scale="plain",
         pairs=1,
         region=Region(tolerance=0.05),
-        threat=Ball(bounds=(low, -low + 9)),
+        threat=L2Ball(bounds=(low, -low + 9)),
     )
     assert attack(model, x, predicted(model, x)).flipped
-    monkeypatch.setattr(multiobjective, "DETOURS", 0)
+    monkeypatch.setattr(moo, "DETOURS", 0)
     assert not attack(model, x, predicted(model, x)).flipped
 
 

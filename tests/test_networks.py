@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 from torch import Tensor
 
+from r2et.core.inputs import symmetric
+from r2et.core.rng import stream
 from r2et.data.collection import Collection
-from r2et.data.networks import (
+from r2et.data.graphs import (
     AAL,
     NETWORKS,
     STORED,
@@ -27,8 +29,6 @@ from r2et.data.networks import (
     read_networks,
     upper_of,
 )
-from r2et.inputs import symmetric
-from r2et.randomness import stream
 from refusals import refusal
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from closed_form import Largest, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.attacks import Ball, Cube
+from r2et.attacks import Box, L2Ball
+from r2et.core.ranking import facing_count, top_k_mask
+from r2et.core.rng import stream
 from r2et.explainers import gradient, integrated_gradients, predicted, slope, smooth_grad
+from r2et.methods import METHODS, BatchContext, Method, Objective, mean_gap, r2et, unit_length
+from r2et.methods.gaps import Gap, Pairs
 from r2et.models import mlp
-from r2et.objectives import METHODS, Look, Method, Objective, mean_gap, r2et, unit_length
-from r2et.objectives.gaps import Gap, Pairs
-from r2et.randomness import stream
-from r2et.ranking import facing_count, top_k_mask
 from refusals import refusal
 
 ANY_NETWORK = [name for name, entry in METHODS.items() if entry.model == "mlp"]
@@ -513,7 +513,7 @@ def test_slots_are_used() -> None:
     other = tiny_mlp(seed=5)
     seen: list[Tensor] = []
 
-    def shifted(look: Look) -> Tensor:
+    def shifted(look: BatchContext) -> Tensor:
         assert look.model is other
         return look.x + 1
 
@@ -621,7 +621,7 @@ def test_penalties_count_for_the_share_they_have_risen_to() -> None:
 # --- at a neighbour ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("norm", "shape"), [("l2", Ball), ("linf", Cube)])
+@pytest.mark.parametrize(("norm", "shape"), [("l2", L2Ball), ("linf", Box)])
 def test_the_gap_at_a_neighbour_is_a_worse_one_of_the_ranking_at_x(norm: str, shape: Any) -> None:
     model = mlp(6, 2, hidden=(16,), activation="tanh", generator=stream(0, "beside")).double()
     x = torch.randn(40, 6, dtype=torch.float64, generator=stream(1, "beside"))

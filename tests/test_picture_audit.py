@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from r2et.attacks import Effort
-from r2et.audit import (
+from r2et.attacks import EnsembleBudget
+from r2et.auditing import (
     DataSettings,
     Items,
     Loaded,
@@ -19,16 +19,16 @@ from r2et.audit import (
     source_for,
     usual_settings,
 )
-from r2et.audit.region import Surroundings
+from r2et.auditing.region import Surroundings
+from r2et.core.inputs import Inputs, Joined, Piece
+from r2et.core.ranking import precision_at_k
 from r2et.data import Collection
 from r2et.explainers import gradient, predicted
-from r2et.inputs import Inputs, Joined, Piece
-from r2et.ranking import precision_at_k
 from r2et.report.audit_page import audit_html
 from refusals import refusal
 
-auditing = importlib.import_module("r2et.audit")  # the module, not the function of its name
-QUICK = Effort(rounds=1, starts=2, steps=6, points=4, moves=2, pairs=0, even=2, itself=True)
+auditing = importlib.import_module("r2et.auditing")  # the module, not the function of its name
+QUICK = EnsembleBudget(rounds=1, starts=2, steps=6, points=4, moves=2, pairs=0, even=2, itself=True)
 SHAPE = (2, 5, 4)
 
 

@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from r2et.attacks import Budget
+from r2et.core.inputs import Joined, Piece
+from r2et.core.ranking import precision_at_k
+from r2et.core.rng import stream
 from r2et.data import Collection
-from r2et.evaluation import EvaluationSettings, evaluate, pair_and_singles, task_of
-from r2et.experiments.laboratory import compared_by
+from r2et.evaluation.evaluate import EvaluationSettings, evaluate, pair_and_singles, task_of
+from r2et.experiments.attack_run import compared_by
+from r2et.experiments.config import Recipe, load_recipe, recipe_from
+from r2et.experiments.execution import sweep
 from r2et.experiments.papers import paper_table
-from r2et.experiments.recipes import Recipe, load_recipe, recipe_from
-from r2et.experiments.runs import linear_control, network_plan, unpacked
-from r2et.experiments.sweeps import sweep
+from r2et.experiments.runner import linear_control, network_plan, unpacked
 from r2et.experiments.targets import EVERY, TARGETS
 from r2et.explainers import activations, gradient
-from r2et.inputs import Joined, Piece
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.siamese import Siamese
-from r2et.randomness import stream
-from r2et.ranking import precision_at_k
 from refusals import refusal
 
 NODES = 6

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from r2et.core.rng import stream
 from r2et.data import DATASETS, Collection, load, read_folder, read_picture
-from r2et.data.pictures import (
+from r2et.data.images import (
     CIFAR_CLASSES,
     divide_into_pairs,
     hold_out,
@@ -27,7 +28,6 @@ from r2et.data.pictures import (
     stratified,
 )
 from r2et.data.roots import VARIABLE, data_root, find
-from r2et.randomness import stream
 from refusals import refusal
 
 REAL = Path(os.environ.get(VARIABLE, Path(__file__).parents[2] / "shared" / "data"))
@@ -370,7 +370,7 @@ def test_batches_are_preferred_and_read_as_they_are_laid_out(tmp_path: Path) -> 
 def test_all_60000_pictures_are_no_stand_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("r2et.data.pictures.CIFAR_PICTURES", 60)
+    monkeypatch.setattr("r2et.data.images.CIFAR_PICTURES", 60)
     assert collection("cifar10", batches(tmp_path)).stand_in == ""
 
 

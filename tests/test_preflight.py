@@ -24,7 +24,8 @@ from closed_form import (
     numbers,
     tiny_mlp,
 )
-from r2et.derivatives import frozen_statistics
+from r2et.core.autograd import eval_mode
+from r2et.core.ranking import order, precision_at_k
 from r2et.explainers import (
     EXPLAINERS,
     check_inputs,
@@ -45,7 +46,6 @@ from r2et.preflight import (
     two_logits,
     validate,
 )
-from r2et.ranking import order, precision_at_k
 from refusals import refusal
 
 X = numbers(6, 6, seed=3)
@@ -616,7 +616,7 @@ def test_repaired_models_answer_as_before(case: Broken) -> None:
 @every_repairable
 def test_repaired_models_can_be_differentiated_twice(case: Broken) -> None:
     model, x = cured(case).model, case.x[:1].clone().requires_grad_()
-    with frozen_statistics(model):
+    with eval_mode(model):
         assert gradgradcheck(model, x)
     y = predicted(model, x)
     assert gradcheck(lambda x: gradient(model, x, y, form="signed"), x)
@@ -1010,7 +1010,7 @@ def test_the_callers_mode_makes_no_difference(mode: Callable[[], Any]) -> None:
     with mode():
         assert kinds(validate(model, X)) == case.kinds
         repaired = repair(model, X, smooth=5.0)
-    with frozen_statistics(repaired.model):
+    with eval_mode(repaired.model):
         assert gradgradcheck(repaired.model, X[:2].clone().requires_grad_())
 
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from closed_form import Linear, Quadratic, numbers
 from r2et.attacks import Budget, er_attack
-from r2et.derivatives import hessian_norm, jacobian
+from r2et.core.autograd import hessian_norm, jacobian
+from r2et.core.ranking import lead, lead_weights, order, top_k_mask
+from r2et.core.rng import stream
 from r2et.explainers import gradient, input_x_gradient
 from r2et.metrics.thickness import pairwise_thickness, thickness_bounds, uniform_ball
-from r2et.randomness import stream
-from r2et.ranking import lead, lead_weights, order, top_k_mask
 
 signed_logit = partial(gradient, of="logit", form="signed")
 signed_product = partial(input_x_gradient, of="logit", form="signed")

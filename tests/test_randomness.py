@@ -2,7 +2,7 @@ import pytest
 import torch
 from scipy import stats
 
-from r2et.randomness import ball_offsets, in_ball, noise_like, stream
+from r2et.core.rng import ball_offsets, in_ball, noise_like, stream
 
 
 def test_a_stream_depends_on_seed_and_purpose_only() -> None:

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from closed_form import numbers
-from r2et.ranking import (
+from r2et.core.ranking import (
     distinct_sets,
     facing_count,
     facing_lead,

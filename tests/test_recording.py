@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from certified import NETWORKS, network
 from closed_form import numbers
 from r2et.certification import certify, record
-from r2et.certification.operations import OPERATIONS
+from r2et.certification.layers import OPERATIONS
 from r2et.certification.recording import Rows
 from r2et.models import structured
 

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 from made_results import all_rows, failed, pairs_rows, row_of
 from r2et import cli
+from r2et.core.files import read_rows
 from r2et.data import Dataset, load
 from r2et.experiments import reproduce as reproducing
+from r2et.experiments.config import load_recipe, recipe_from
 from r2et.experiments.figure_numbers import (
     correlations,
     facing_of,
@@ -37,14 +39,13 @@ from r2et.experiments.papers import (
     paper_table,
     thickness_agreement,
 )
-from r2et.experiments.recipes import load_recipe, recipe_from
 from r2et.experiments.reproduce import (
     in_order,
     reproduce,
     split_by,
     stripped,
 )
-from r2et.experiments.runs import unit_print
+from r2et.experiments.runner import unit_print
 from r2et.experiments.tables import (
     BEST_LABEL,
     BEST_OTHER_LABEL,
@@ -62,7 +63,6 @@ from r2et.experiments.targets import (
     grids_of,
     targets_named,
 )
-from r2et.files import read_rows
 from r2et.report.paper_figures import DRAWN, as_file, mark_of, pictures
 from r2et.report.results import keep_rows, kept_rows, markdown, page, write_page
 from refusals import refusal

@@ -16,13 +16,13 @@ from torch.func import functional_call
 
 from closed_form import numbers
 from r2et.certification import certify
-from r2et.derivatives import piecewise_linear
+from r2et.core.autograd import piecewise_linear
+from r2et.core.rng import stream
 from r2et.explainers import EXPLAINERS, Explainer, gradient
 from r2et.models import MODELS
 from r2et.models.resnet import ResNet
 from r2et.models.smoothing import softened
-from r2et.randomness import stream
-from r2et.training import load, save
+from r2et.training.trainer import load, save
 from refusals import refusal
 
 TINY: dict[str, Any] = {"channels": 2, "classes": 3, "width": 2}

@@ -10,11 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from r2et import evaluation, training
+from r2et.core.files import read_rows
+from r2et.core.ranking import precision_at_k
+from r2et.core.rng import stream
 from r2et.data import Dataset, load
-from r2et.evaluation import EvaluationSettings
-from r2et.experiments import runs
-from r2et.experiments.recipes import (
+from r2et.evaluation import evaluate as evaluation
+from r2et.evaluation.evaluate import EvaluationSettings
+from r2et.experiments import runner as runs
+from r2et.experiments.config import (
     ExplainerPlan,
     MethodPlan,
     Recipe,
@@ -24,7 +27,8 @@ from r2et.experiments.recipes import (
     recipe_from,
     recipe_names,
 )
-from r2et.experiments.runs import (
+from r2et.experiments.execution import Progress, run
+from r2et.experiments.runner import (
     Work,
     code_digest,
     data_digest,
@@ -37,15 +41,12 @@ from r2et.experiments.runs import (
     unit_print,
     unpacked,
 )
-from r2et.experiments.sweeps import Progress, run
 from r2et.explainers import gradient
-from r2et.files import read_rows
+from r2et.methods import METHODS, Method, MethodEntry
 from r2et.metrics.statistics import auc
 from r2et.models.building import build
 from r2et.models.smoothing import with_softplus
-from r2et.objectives import METHODS, Method, MethodEntry
-from r2et.randomness import stream
-from r2et.ranking import precision_at_k
+from r2et.training import trainer as training
 from refusals import refusal
 
 TINY: dict[str, Any] = {

@@ -14,13 +14,22 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from r2et.attacks import Effort
-from r2et.audit import Audit, AuditSettings, Contradiction, Table, audit, checking, judging, replay
+from r2et.attacks import EnsembleBudget
+from r2et.auditing import (
+    Audit,
+    AuditSettings,
+    Contradiction,
+    Table,
+    audit,
+    auditor,
+    checking,
+    replay,
+)
 from r2et.certification import Certificate
 from r2et.cli import main
 from refusals import refusal
 
-LIGHT = Effort(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
+LIGHT = EnsembleBudget(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
 QUICK: dict[str, Any] = {"k": 2, "effort": LIGHT, "measured": 0}
 NAMES = [f"x{place}" for place in range(5)]
 
@@ -51,13 +60,13 @@ def table(count: int = 40) -> Table:
 
 def too_long(by: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every certificate promise too much: radii `by` times as long, or infinite ones."""
-    real: Callable[..., Certificate] = judging.certify
+    real: Callable[..., Certificate] = auditor.certify
 
     def wrong(*given: Any, **named: Any) -> Certificate:
         found = real(*given, **named)
         return replace(found, radius=found.radius * by, precision=torch.ones_like(found.precision))
 
-    monkeypatch.setattr(judging, "certify", wrong)
+    monkeypatch.setattr(auditor, "certify", wrong)
     monkeypatch.setattr(checking, "certify", wrong)
 
 
@@ -116,14 +125,14 @@ def test_lengths_certified_one_by_one_are_checked_too(monkeypatch: pytest.Monkey
 
 
 def test_a_share_too_much_at_a_length_stops_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = judging.certify
+    real = auditor.certify
 
     def half(*given: Any, **named: Any) -> Certificate:
         found = real(*given, **named)
         return replace(found, precision=found.precision.clamp_min(0.5))
 
     # That one of two reasons stays is false where an attack takes both away.
-    monkeypatch.setattr(judging, "certify", half)
+    monkeypatch.setattr(auditor, "certify", half)
     both_gone = {"epsilons": (0.1, 3.0), "radii": "none"}
     found = stopped(**both_gone)
     assert len(found.record["left"]) == 2
@@ -150,7 +159,7 @@ def test_an_unbounded_proof_is_attacked_far_away(monkeypatch: pytest.MonkeyPatch
             noise=0 * far.nan_to_num(posinf=0),
         )
 
-    monkeypatch.setattr(judging, "certify", endless)
+    monkeypatch.setattr(auditor, "certify", endless)
     near = Table(x=rows(20)[:, :2].abs() / 10, names=["a", "b"])
     with pytest.raises(Contradiction) as caught:
         audit(Far(), near, **(QUICK | {"k": 1}))

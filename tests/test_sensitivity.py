@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.derivatives import hessian_norm
+from r2et.core.autograd import hessian_norm
 from r2et.explainers import gradient, predicted
 from r2et.metrics import METRICS, Case
 from r2et.metrics.sensitivity import censored, changed_prediction, curvature, manipulation_step

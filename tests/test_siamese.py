@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from closed_form import numbers
+from r2et.core.rng import stream
 from r2et.explainers import EXPLAINERS, Explainer
 from r2et.models import MODELS
 from r2et.models.gcn import DenseGCN, GCNEmbedding, Normalise, propagation
 from r2et.models.siamese import Siamese, cosine, fit_single_head
 from r2et.models.smoothing import softened
-from r2et.randomness import stream
-from r2et.training import load, save
+from r2et.training.trainer import load, save
 from refusals import refusal
 
 NODES = 5

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from r2et.audit import Table, audit
-from r2et.audit.telling import escaped, flat, unescaped
+from r2et.auditing import Table, audit
+from r2et.auditing.formatting import escaped, flat, unescaped
 from refusals import refusal
 
 FORMULAS = ("=1+1", "+x", "-x", "@sum", "\tx", "\rx", " =1", "'=1", "''=1", "\uff1d1", "=\n1")

@@ -12,30 +12,30 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import Largest, numbers, tiny_mlp
-from r2et.attacks import Ball
+from r2et.attacks import L2Ball
+from r2et.core.autograd import piecewise_linear
+from r2et.core.ranking import lead, order
+from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.derivatives import piecewise_linear
 from r2et.explainers import gradient, predicted
+from r2et.methods import METHODS, BatchContext, Method, Objective, mean_gap, steadfast, unit_length
 from r2et.models import MODELS
-from r2et.models.structured import Structured
-from r2et.objectives import METHODS, Look, Method, Objective, mean_gap, steadfast, unit_length
-from r2et.randomness import stream
-from r2et.ranking import lead, order
-from r2et.training import FitSettings, fit
+from r2et.models.additive import AdditiveNet
+from r2et.training.trainer import FitSettings, fit
 from refusals import refusal
 
 # The package's name of the function hides the module of the same name.
-module = import_module("r2et.objectives.steadfast")
+module = import_module("r2et.methods.steadfast")
 
 FEATURES, K = 9, 4
 PLAN: dict[str, Any] = {"numeric": [0, 4], "one_hot": [[1, 2], [3, 5, 6]]}
 
 
-def network(classes: int = 2, seed: int = 0, scale: float = 2.0, **plan: Any) -> Structured:
+def network(classes: int = 2, seed: int = 0, scale: float = 2.0, **plan: Any) -> AdditiveNet:
     built = MODELS["structured"](
         FEATURES, classes, **(PLAN | plan), generator=stream(seed, "test")
     ).double()
-    assert isinstance(built, Structured)
+    assert isinstance(built, AdditiveNet)
     with torch.no_grad():
         for weight in built.parameters():
             weight *= scale
@@ -64,7 +64,7 @@ def narrowness(
     method = steadfast(k=k, thickness=1.0, variation=0.0, **settings)
     ((name, weight, penalty),) = method.penalties
     assert (name, weight) == ("narrowness", 1.0)
-    return penalty(Look(model, x, draw=draw))
+    return penalty(BatchContext(model, x, draw=draw))
 
 
 def slow_slope(model: nn.Module, one: Tensor, c: int) -> list[float]:
@@ -134,7 +134,7 @@ def test_a_reference_sets_the_ranking(
         for weight in reference.parameters():
             weight.zero_()  # what is kept is the ranking of the reference as it was given
     monkeypatch.setattr(module, "neighbour", lambda *given, **settings: there.clone())
-    found = method.penalties[0][2](Look(model, x))
+    found = method.penalties[0][2](BatchContext(model, x))
     for value, one, place in zip(found, x, there if steps else x, strict=True):
         slow = slow_narrowness(model, one, place, kept, K, 0.25)
         assert value.item() == pytest.approx(slow, abs=1e-9)
@@ -174,7 +174,7 @@ def test_the_weight_gradient_is_that_of_finite_differences(
     if steps:
         there = x + 0.3 * inputs(seed=2)
         monkeypatch.setattr(module, "neighbour", lambda *given, **settings: there.clone())
-    variation = 0.05 if isinstance(model, Structured) else 0.0
+    variation = 0.05 if isinstance(model, AdditiveNet) else 0.0
     objective = Objective(model, steadfast(k=K, thickness=0.7, variation=variation, steps=steps))
     objective(x, y).backward()
     for number, (name, weight) in enumerate(model.named_parameters()):
@@ -283,10 +283,10 @@ def near_the_boundary(model: nn.Module, count: int) -> Tensor:
 def found_neighbour(
     model: nn.Module, x: Tensor, noise: Tensor, radius: float = 1.0, steps: int = 2
 ) -> Tensor:
-    look = Look(model, x, draw=lambda like: noise)
+    look = BatchContext(model, x, draw=lambda like: noise)
     ranked = order(gradient(model, x, look.y))
     leads = partial(module._leads, look, ranked, K)
-    found: Tensor = module.neighbour(look, leads, Ball(radius=radius), steps)
+    found: Tensor = module.neighbour(look, leads, L2Ball(radius=radius), steps)
     return found
 
 
@@ -373,7 +373,7 @@ def test_a_network_of_zeros_has_finite_slopes(steps: int) -> None:
         model, x = build(), inputs()
         for weight in model.parameters():
             nn.init.zeros_(weight)
-        method = steadfast(k=K, steps=steps, variation=1e-4 * isinstance(model, Structured))
+        method = steadfast(k=K, steps=steps, variation=1e-4 * isinstance(model, AdditiveNet))
         parts, slopes = parts_and_slopes(model, x, method)
         assert parts["narrowness"] == 0
         assert all(slope.isfinite().all() for slope in slopes)
@@ -420,7 +420,7 @@ def test_the_variation_is_one_number_for_all_rows() -> None:
     model, x = network(3), inputs()
     ((name, weight, penalty),) = steadfast(k=K, thickness=0.0, variation=0.3).penalties
     assert (name, weight) == ("variation", 0.3)
-    torch.testing.assert_close(penalty(Look(model, x)), model.variation().expand(6))
+    torch.testing.assert_close(penalty(BatchContext(model, x)), model.variation().expand(6))
 
 
 def test_only_a_structured_network_has_a_variation() -> None:
@@ -462,7 +462,7 @@ def test_entries_say_what_they_train(name: str) -> None:
     assert [part for part, _, _ in built.penalties] == ["narrowness", "variation"]
     assert entry.build(k=K, **dict.fromkeys(entry.weights, 0.0)).penalties == ()
     # Quick is the method without its attack.
-    looks = [Look(network(), inputs(), draw=torch.cos) for _ in range(2)]
+    looks = [BatchContext(network(), inputs(), draw=torch.cos) for _ in range(2)]
     first = built.penalties[0][2](looks[0])
     same = steadfast(k=K, steps=0 if "quick" in name else 2).penalties[0][2](looks[1])
     assert torch.equal(first, same)

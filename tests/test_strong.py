@@ -14,24 +14,26 @@ from torch import Tensor, nn
 
 from closed_form import Linear, numbers, tiny_mlp
 from r2et.attacks import (
-    Attacked,
+    AttackResult,
     Budget,
     Curve,
-    Effort,
+    EnsembleBudget,
     attack_curve,
     er_attack,
     strong_attack,
 )
-from r2et.attacks.diagnosis import alarms, last_doubling, saturated
+from r2et.attacks.diagnostics import alarms, last_doubling, saturated
+from r2et.attacks.ensemble import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER, _guides, _plain
 from r2et.attacks.goals import weighted_goal
-from r2et.attacks.strong import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER, _guides, _plain
+from r2et.core.ranking import precision_at_k
 from r2et.data import load
 from r2et.explainers import gradient, integrated_gradients, log_odds, predicted, smooth_grad
-from r2et.metrics.sensitivity import null_share
-from r2et.ranking import precision_at_k
+from r2et.metrics.sensitivity import off_data_share
 from trained import adult_network
 
-LITTLE = Effort(rounds=4, starts=4, steps=6, points=16, moves=6, pairs=3, sharpness=(4.0, 8.0))
+LITTLE = EnsembleBudget(
+    rounds=4, starts=4, steps=6, points=16, moves=6, pairs=3, sharpness=(4.0, 8.0)
+)
 K = 2
 
 
@@ -104,7 +106,7 @@ def test_members_of_batches_are_joined() -> None:
         assert torch.equal(parts.members[name], each)
 
 
-def assert_valid(found: Attacked, model: nn.Module, x: Tensor, y: Tensor) -> None:
+def assert_valid(found: AttackResult, model: nn.Module, x: Tensor, y: Tensor) -> None:
     assert (predicted(model, found.x) == y).all()
     assert ((found.x - x).norm(dim=-1) <= 1).all()
     assert torch.equal(found.history[-1], found.precision)
@@ -118,7 +120,7 @@ def assert_valid(found: Attacked, model: nn.Module, x: Tensor, y: Tensor) -> Non
 def test_an_attack_ends_soon_after_its_time() -> None:
     model, x, y = leaky_case()
     begun = time.monotonic()
-    effort = Effort(rounds=100_000, starts=4, steps=4, points=8, moves=4)
+    effort = EnsembleBudget(rounds=100_000, starts=4, steps=4, points=8, moves=4)
     found = strong_attack(k=K, effort=effort, seconds=0.3)(model, x, y)
     assert time.monotonic() - begun < 10
     assert 2 <= len(found.history) < 10_000
@@ -165,7 +167,7 @@ def test_batches_that_ran_out_of_time_are_joined(monkeypatch: pytest.MonkeyPatch
 )
 def test_an_effort_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="effort of a strong attack"):
-        Effort(**wrong)
+        EnsembleBudget(**wrong)
 
 
 # --- what guides the descents -----------------------------------------------------------------
@@ -235,7 +237,7 @@ def test_kinks_in_forward_are_attacked_and_reported(of: str) -> None:
     curves = [
         attack_curve(
             lambda radius: strong_attack(
-                k=k, radius=radius, explain=explain, effort=Effort(rounds=2)
+                k=k, radius=radius, explain=explain, effort=EnsembleBudget(rounds=2)
             ),
             [0.5, 1.0],
             k=k,
@@ -330,7 +332,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
 
     def share(network: nn.Module) -> float:
         slope = gradient(network, x, y, of="margin", form="signed").detach()
-        return float(null_share(slope, groups).mean())
+        return float(off_data_share(slope, groups).mean())
 
     assert share(model) < 0.2
     assert share(moved) > 0.5
@@ -348,7 +350,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
     on_margin = partial(gradient, one_hot=groups, of="margin")
     one, other = (
         strong_attack(
-            k=8, radius=0.5, explain=on_margin, outputs=untouched, effort=Effort(rounds=1)
+            k=8, radius=0.5, explain=on_margin, outputs=untouched, effort=EnsembleBudget(rounds=1)
         )(network, x, y).precision
         for network in (model, moved)
     )
@@ -361,11 +363,11 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
 
 def made_up(
     history: list[list[float]], members: Mapping[str, Tensor] | None = None, n: int = 4
-) -> Attacked:
+) -> AttackResult:
     """A record with this history, one row of P@k for each round, and nothing of interest else."""
     told = torch.tensor(history, dtype=torch.float64)
     scores = torch.arange(n, dtype=torch.float64).expand(told.shape[1], n)
-    return Attacked(
+    return AttackResult(
         x=scores,
         before=scores,
         after=scores,
@@ -377,7 +379,7 @@ def made_up(
     )
 
 
-def curve_of(attacks: list[Attacked], before: Tensor | None = None) -> Curve:
+def curve_of(attacks: list[AttackResult], before: Tensor | None = None) -> Curve:
     """A curve of these attacks at radii 1, 2, ... and nothing of interest else."""
     last = attacks[-1]
     raw = torch.stack([each.precision for each in attacks])
@@ -409,7 +411,7 @@ def test_the_last_doubling_compares_half_the_rounds_with_all() -> None:
     assert last_doubling(made_up([[], [], []])) is None
 
 
-def flagged(attacks: list[Attacked], *, before: Tensor | None = None, k: int = 2) -> list[str]:
+def flagged(attacks: list[AttackResult], *, before: Tensor | None = None, k: int = 2) -> list[str]:
     """The alarms of made-up attacks on a model of which nothing is to be said."""
     model, x = Linear(), numbers(len(attacks[-1].precision), 4)
     return alarms(model, x, predicted(model, x), curve_of(attacks, before), k)

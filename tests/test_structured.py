@@ -15,19 +15,19 @@ from torch.autograd import gradcheck
 
 from closed_form import numbers
 from r2et.attacks import strong_attack
-from r2et.attacks.strong import Effort
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.core.autograd import piecewise_linear
+from r2et.core.one_hot import NARROW
+from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.derivatives import piecewise_linear
 from r2et.explainers import log_odds, predicted
-from r2et.gauge import NARROW
-from r2et.grid import by_network, fit_grid, in_turn, stacked, unstacked
-from r2et.metrics.sensitivity import null_share
+from r2et.methods import METHODS, Method, Objective
+from r2et.metrics.sensitivity import off_data_share
 from r2et.models import MODELS
+from r2et.models.additive import AdditiveNet, OneFeatureUnits
 from r2et.models.smoothing import SoftLeaky, softened, with_softplus
-from r2et.models.structured import OneFeatureUnits, Structured
-from r2et.objectives import METHODS, Method, Objective
-from r2et.randomness import stream
-from r2et.training import FitSettings, fit, load, save
+from r2et.training.stacked import by_network, fit_grid, in_turn, stacked, unstacked
+from r2et.training.trainer import FitSettings, fit, load, save
 from refusals import refusal
 
 FEATURES = 14
@@ -46,18 +46,18 @@ every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 every_count = pytest.mark.parametrize("classes", [2, 3, 4])
 
 
-def network(classes: int = 2, seed: int = 0, scale: float = 3.0, **plan: Any) -> Structured:
+def network(classes: int = 2, seed: int = 0, scale: float = 3.0, **plan: Any) -> AdditiveNet:
     """Weights large enough that units bend within the inputs met here."""
     plan = {"inputs": FEATURES, "numeric": NUMERIC, "one_hot": ONE_HOT} | plan
     built = MODELS["structured"](classes=classes, generator=stream(seed, "test"), **plan).double()
-    assert isinstance(built, Structured)
+    assert isinstance(built, AdditiveNet)
     with torch.no_grad():
         for weight in built.parameters():
             weight *= scale
     return built
 
 
-def inputs(model: Structured, count: int = 7, seed: int = 1) -> Tensor:
+def inputs(model: AdditiveNet, count: int = 7, seed: int = 1) -> Tensor:
     return numbers(count, model.linear.in_features, seed=seed)
 
 
@@ -78,7 +78,7 @@ def kinks(model: nn.Module) -> int:
 # --- the formula ---
 
 
-def slow_scores(model: Structured, row: Sequence[float]) -> list[float]:
+def slow_scores(model: AdditiveNet, row: Sequence[float]) -> list[float]:
     """s(x) = A Px + sum_i c_i(x_i) + V softplus(W Px + b; rho) of one example, in loops."""
     centred = list(row)
     for group in model.one_hot:
@@ -163,7 +163,7 @@ def test_the_slope_is_the_gradient(plan: Any, classes: int) -> None:
     changed = [softened(built, 4.0), with_softplus(built, 2.0)] if built.numeric else []
     x = inputs(built)
     for model in (built, *changed):
-        assert isinstance(model, Structured)
+        assert isinstance(model, AdditiveNet)
         weights = list(model.parameters())
         for y in (model(x).argmax(-1), torch.arange(len(x)) % classes):
             expected, found = by_autograd(model, x, y), model.slope(x, y)
@@ -209,13 +209,13 @@ def test_the_gradient_has_no_part_in_one_hot_directions(classes: int, dtype: tor
     x = inputs(model, 200).to(dtype)
     y = torch.arange(200) % classes
     for slope in (by_autograd(model, x, y).detach(), model.slope(x, y).detach()):
-        assert null_share(slope, ONE_HOT).max() < 50 * torch.finfo(dtype).eps ** 2
+        assert off_data_share(slope, ONE_HOT).max() < 50 * torch.finfo(dtype).eps ** 2
         first, second = PAIR
         assert torch.equal(slope[:, first], -slope[:, second])
         assert (slope[:, first] != 0).all()
         assert torch.equal(slope[:, 11], torch.zeros_like(slope[:, 11]))
     # By weights alone it would have.
-    assert null_share(model.linear.weight.detach(), ONE_HOT).min() > 0.01
+    assert off_data_share(model.linear.weight.detach(), ONE_HOT).min() > 0.01
 
 
 @pytest.mark.parametrize("size", range(1, 14))
@@ -223,14 +223,14 @@ def test_groups_of_every_size_leave_no_part(size: int) -> None:
     model = network(one_hot=[range(1, 1 + size)], numeric=(0,))
     x = inputs(model, 50)
     slope = model.slope(x, predicted(model, x)).detach()
-    assert null_share(slope, [range(1, 1 + size)]).max() < 1e-30
+    assert off_data_share(slope, [range(1, 1 + size)]).max() < 1e-30
 
 
 def test_a_wide_network_has_no_part_but_rounding() -> None:
     model = network(inputs=NARROW + 5)
     x = inputs(model, 50)
     slope = model.slope(x, predicted(model, x)).detach()
-    assert null_share(slope, ONE_HOT).max() < 1e-30
+    assert off_data_share(slope, ONE_HOT).max() < 1e-30
     torch.testing.assert_close(slope[:, 1], -slope[:, 2], rtol=1e-12, atol=1e-14)
 
 
@@ -254,7 +254,7 @@ def test_the_projection_changes_nothing_on_real_rows(classes: int) -> None:
 # --- how far it can turn ---
 
 
-def slow_variation(model: Structured) -> float:
+def slow_variation(model: AdditiveNet) -> float:
     weight, share = model.mixing.weight.tolist(), model.share.weight.tolist()
     total = 0.0
     for u, line in enumerate(weight):
@@ -397,7 +397,7 @@ def test_its_plan_and_weights_are_stored(tmp_path: Path) -> None:
     recipe = {"model": {"name": "structured", **plan}}
     again, told = load(save(tmp_path / "model.safetensors", model, recipe))
     assert told == recipe
-    assert isinstance(again, Structured)
+    assert isinstance(again, AdditiveNet)
     assert torch.equal(again(inputs(model)), model(inputs(model)))
     other = network(inputs=FEATURES, numeric=(0,))
     assert "another architecture" in refusal(lambda: load(tmp_path / "model.safetensors", other))
@@ -406,7 +406,7 @@ def test_its_plan_and_weights_are_stored(tmp_path: Path) -> None:
 def test_its_kinks_can_be_rounded_and_it_is_not_piecewise_linear() -> None:
     model, x = network(), inputs(network(), 50)
     smooth = softened(model, 1000.0)
-    assert isinstance(smooth, Structured)
+    assert isinstance(smooth, AdditiveNet)
     assert (kinks(model), kinks(smooth)) == (1, 0)
     assert sum(isinstance(part, SoftLeaky) for part in smooth.modules()) == 1
     assert 0 < (smooth(x) - model(x)).abs().max() < 0.05
@@ -419,7 +419,7 @@ def test_its_kinks_can_be_rounded_and_it_is_not_piecewise_linear() -> None:
 def test_the_strong_attack_can_aim_at_it() -> None:
     model, x = network(), inputs(network(), 12)
     y = predicted(model, x)
-    effort = Effort(rounds=2, starts=4, steps=6, points=20, moves=6, pairs=3)
+    effort = EnsembleBudget(rounds=2, starts=4, steps=6, points=20, moves=6, pairs=3)
     found = strong_attack(k=4, radius=1.0, effort=effort)(model, x, y)
     assert torch.equal(predicted(model, found.x), y)
     assert ((found.x - x).norm(dim=-1) <= 1.0).all()
@@ -434,7 +434,7 @@ def test_the_strong_attack_can_aim_at_it() -> None:
 def test_a_stack_answers_as_each_network(plan: Any, classes: int) -> None:
     models = [network(classes, seed, **plan) for seed in range(3)]
     stack = stacked(models)
-    assert isinstance(stack, Structured)
+    assert isinstance(stack, AdditiveNet)
     x = torch.stack([inputs(models[0], 5, seed=seed) for seed in range(3)])
     y = torch.arange(15).view(3, 5) % classes
     logits = by_network(stack(in_turn(x)), 3)
@@ -448,7 +448,7 @@ def test_a_stack_answers_as_each_network(plan: Any, classes: int) -> None:
     if plan.get("one_hot", ONE_HOT) and "inputs" not in plan:
         assert torch.equal(slopes[..., first], -slopes[..., second])
     for model, again in zip(models, unstacked(stack), strict=True):
-        assert type(again) is Structured
+        assert type(again) is AdditiveNet
         assert torch.equal(again(x[0]), model(x[0]))
 
 

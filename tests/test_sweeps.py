@@ -17,11 +17,11 @@ import distributed
 import pytest
 import torch
 
+from r2et.core.files import held, read_rows
 from r2et.data import Dataset
-from r2et.experiments import sweeps
-from r2et.experiments.runs import Work, code_digest
-from r2et.experiments.sweeps import Local, Progress, sweep
-from r2et.files import held, read_rows
+from r2et.experiments import execution as sweeps
+from r2et.experiments.execution import Local, Progress, sweep
+from r2et.experiments.runner import Work, code_digest
 from refusals import refusal
 from sweeping import load_slice, timeless, tiny
 

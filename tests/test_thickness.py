@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.derivatives import jacobian
+from r2et.core.autograd import jacobian
+from r2et.core.rng import in_ball, stream
 from r2et.explainers import gradient, input_x_gradient
 from r2et.metrics.thickness import (
     Variant,
@@ -24,7 +25,6 @@ from r2et.metrics.thickness import (
     top_k_bounds,
     uniform_ball,
 )
-from r2et.randomness import in_ball, stream
 
 signed_logit = partial(gradient, of="logit", form="signed")
 VARIANTS = get_args(Variant)

@@ -17,13 +17,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from closed_form import numbers
+from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import gradient
+from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS, mlp
-from r2et.objectives import METHODS, Look, Method, r2et
-from r2et.randomness import stream
-from r2et.training import (
+from r2et.training.trainer import (
     SCHEDULES,
     Candidate,
     EpochRecord,
@@ -109,7 +109,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_all_its_examples() -> None:
 def test_every_epoch_meets_every_row_once_in_an_order_of_its_own() -> None:
     met: list[Tensor] = []
 
-    def perturb(look: Look) -> Tensor:
+    def perturb(look: BatchContext) -> Tensor:
         met.append(look.x)
         return look.x
 
@@ -410,7 +410,7 @@ import sys
 from pathlib import Path
 from lightning_fabric import Fabric
 from test_training import fit, network, together
-from r2et.training import save
+from r2et.training.trainer import save
 
 fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
 fabric.launch()
@@ -559,7 +559,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         path.write_bytes(b"half")
         raise SafetensorError("no space left")
 
-    monkeypatch.setattr("r2et.training.save_file", full)
+    monkeypatch.setattr("r2et.training.trainer.save_file", full)
     message = refusal(lambda: save(file, network(1), {}))
     assert f"cannot write {file}: no space left" in message
     with pytest.raises(TypeError):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import Attack, Attacked, Ball, Budget, er_attack, mse_attack
+from r2et.attacks import Attack, AttackResult, Budget, L2Ball, er_attack, mse_attack
 from r2et.attacks.comparison import (
     HandlerPoint,
     compare_handlers,
@@ -24,11 +24,7 @@ from r2et.attacks.comparison import (
     pareto_front,
     selection,
 )
-from r2et.attacks.goals import Goal, distance_goal, ranking_goal
-from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent
-from r2et.attacks.single import descent
-from r2et.attacks.threats import one_of
-from r2et.attacks.weightings import (
+from r2et.attacks.constraint_handling import (
     HANDLERS,
     Handler,
     Weighting,
@@ -43,9 +39,13 @@ from r2et.attacks.weightings import (
     unconstrained,
     weighted,
 )
+from r2et.attacks.goals import Goal, distance_goal, ranking_goal
+from r2et.attacks.pgd import descent
+from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent
+from r2et.core.ranking import precision_at_k
+from r2et.core.rng import stream
 from r2et.explainers import gradient, predicted
-from r2et.randomness import stream
-from r2et.ranking import precision_at_k
+from r2et.perturbations import one_of
 from refusals import refusal
 from test_attack_contracts import assert_same, assert_true, case, exactly_within, small
 
@@ -385,7 +385,7 @@ def last_of(
         k=2,
         explain=explain,
         budget=budget,
-        threat=Ball(),
+        threat=L2Ball(),
         handler=handler,
         outputs=outputs,
         seed=kicked(lower),
@@ -437,15 +437,15 @@ def test_a_walk_descends_on_the_lagrangian(reweigh: Weighting, scaled: bool) -> 
 
 def before_handlers(
     lower: Callable[[Tensor, int], Goal], k: int, budget: Budget, record_every: int, *args: Any
-) -> Attacked:
+) -> AttackResult:
     """The attacks as they were before there were handlers, word for word."""
     model, x, y = args
-    within = Ball(radius=budget.radius)
+    within = L2Ball(radius=budget.radius)
     best = BestSoFar(model, gradient, x, y, k, within)
     goal = lower(best.before, k)
     start, step = x, 0
     if kicked(lower) is not None:
-        kick = Ball(radius=budget.step).offsets(one_of(x), 1, stream(0, "kick"), surface=True)
+        kick = L2Ball(radius=budget.step).offsets(one_of(x), 1, stream(0, "kick"), surface=True)
         start, step = within.relax(x + kick, x), 1
 
     def loss(point: Tensor) -> Tensor:
@@ -557,7 +557,7 @@ def test_a_random_first_step_does_not_cross_either(handler: str) -> None:
     # Examples nearer to the boundary than the first step of the MSE attack is long.
     model = Linear(d=6)
     w = model.w.detach()
-    kick = Ball(radius=0.5).offsets(w, 1, stream(0, "kick"), surface=True)[0]
+    kick = L2Ball(radius=0.5).offsets(w, 1, stream(0, "kick"), surface=True)[0]
     across = 0.3 * torch.sign(w @ kick) * w / w.norm()
     near = w @ kick / w.norm()
     assert near.abs() > 0.02
@@ -703,7 +703,7 @@ def test_ball_bounds_and_predictions_are_kept(goal: str, handler: str, dtype: to
         rows = (x * scale).clamp(-0.6, 0.6) if scale < 1 else x * scale
         y = predicted(model, rows)
         bounds = (-0.6, 0.6) if scale < 1 else None
-        found = small(goal, radius, handler=handler, threat=Ball(bounds=bounds))(model, rows, y)
+        found = small(goal, radius, handler=handler, threat=L2Ball(bounds=bounds))(model, rows, y)
         assert found.x.dtype == found.precision.dtype == dtype
         assert exactly_within(found.x, rows, radius)
         assert (predicted(model, found.x) == y).all()
@@ -770,7 +770,7 @@ def test_nothing_of_the_caller_is_touched(goal: str, handler: str) -> None:
     assert all(torch.equal(each, weights[key]) for key, each in model.state_dict().items())
     assert [each.requires_grad for each in model.parameters()] == recorded
     assert all(each.grad is None for each in model.parameters())
-    held = [getattr(found, field.name) for field in fields(Attacked)]
+    held = [getattr(found, field.name) for field in fields(AttackResult)]
     assert not any(each.requires_grad for each in held if isinstance(each, Tensor))
     with torch.no_grad():
         assert_same(attack(model, x, y), found)

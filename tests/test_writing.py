@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from r2et.audit import CsvTable, audit, load_model, settings_of
-from r2et.audit.own import source_for
+from r2et.auditing import CsvTable, audit, load_model, settings_of
+from r2et.auditing.sources import source_for
 from r2et.cli import main
 from r2et.data import from_frame, read_csv
 from r2et.data.writing import Writing, writing_of
-from r2et.estimator import StableClassifier
+from r2et.sklearn import StableClassifier
 from refusals import refusal
 
 CURE = "say which"

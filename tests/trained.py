@@ -5,12 +5,12 @@ from functools import cache
 
 from torch import Tensor, nn
 
+from r2et.core.rng import stream
 from r2et.data import Part, Split, load
 from r2et.explainers import predicted
+from r2et.methods import METHODS, Method
 from r2et.models import MODELS
-from r2et.objectives import METHODS, Method
-from r2et.randomness import stream
-from r2et.training import FitSettings, fit
+from r2et.training.trainer import FitSettings, fit
 
 
 @cache

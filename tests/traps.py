@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 
 from breaking import Case
 from r2et.models import structured
-from r2et.models.structured import Structured
+from r2et.models.additive import AdditiveNet
 
 FEATURES, HIDDEN, CLASSES, ROWS = 7, 6, 2, 3
 TABLE, PICTURE = (FEATURES,), (2, 4, 4)
@@ -187,12 +187,12 @@ class Bent(nn.Linear):
         return torch.tanh(super().forward(x))
 
 
-class Sideways(Structured):
+class Sideways(AdditiveNet):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(torch.tanh(3 * x))
 
 
-def small_structured(kind: type[Structured]) -> nn.Module:
+def small_structured(kind: type[AdditiveNet]) -> nn.Module:
     model = structured(
         FEATURES, 2, numeric=[0, 1], one_hot=[[2, 3, 4]], generator=torch.Generator().manual_seed(1)
     ).double()
@@ -969,7 +969,7 @@ LAYERS: dict[str, Trap] = {
     "parametrised by a module of one's own": Trap(build=with_first(doubling)),
     "pruned": Trap(build=with_first(pruned)),
     "subclass of the structured network": Trap(build=lambda: small_structured(Sideways)),
-    "structured network": Trap(build=lambda: small_structured(Structured)),
+    "structured network": Trap(build=lambda: small_structured(AdditiveNet)),
     "subclass of ReLU": Trap(
         build=lambda: net(type("Odd", (nn.ReLU,), {"forward": lambda _, x: torch.tanh(2 * x)})())
     ),

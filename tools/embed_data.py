@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from r2et.data.embedded import TABLES
+from r2et.data.builtin import TABLES
 
 FILES = Path(__file__).parents[1] / "src" / "r2et" / "data" / "files"
 

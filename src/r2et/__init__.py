@@ -3,19 +3,21 @@
 __version__ = "0.1.0"
 
 from r2et.attacks import (
-    Attacked,
+    AttackResult,
+    Box,
     Budget,
-    Cube,
     Curve,
-    Effort,
+    EnsembleBudget,
     applicant_threat,
     attack_curve,
     er_attack,
     mse_attack,
     strong_attack,
 )
-from r2et.audit import Audit, Items, audit
+from r2et.auditing import Audit, Items, audit
 from r2et.certification import Certificate, certify
+from r2et.core.inputs import Inputs, Joined, Piece
+from r2et.core.ranking import precision_at_k
 from r2et.data import (
     Collection,
     Dataset,
@@ -26,7 +28,6 @@ from r2et.data import (
     read_networks,
     read_picture,
 )
-from r2et.estimator import StableClassifier
 from r2et.explainers import (
     activations,
     gradient,
@@ -35,23 +36,22 @@ from r2et.explainers import (
     predicted,
     smooth_grad,
 )
-from r2et.inputs import Inputs, Joined, Piece
+from r2et.methods import Method, Objective, r2et
 from r2et.metrics.thickness import thickness
-from r2et.objectives import Method, Objective, r2et
 from r2et.preflight import repair, validate
-from r2et.ranking import precision_at_k
-from r2et.training import FitSettings, fit
+from r2et.sklearn import StableClassifier
+from r2et.training.trainer import FitSettings, fit
 
 __all__ = [
-    "Attacked",
+    "AttackResult",
     "Audit",
+    "Box",
     "Budget",
     "Certificate",
     "Collection",
-    "Cube",
     "Curve",
     "Dataset",
-    "Effort",
+    "EnsembleBudget",
     "FitSettings",
     "Inputs",
     "Items",

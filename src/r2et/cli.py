@@ -33,9 +33,9 @@ from rich.table import Table
 from rich.text import Text
 
 from r2et import __version__
-from r2et.attacks import ATTACKS, HANDLERS, Applicant, HandlerPoint, what_it_buys
+from r2et.attacks import ATTACKS, HANDLERS, ActionableSet, HandlerPoint, what_it_buys
 from r2et.attacks.comparison import TOLERABLE
-from r2et.audit import (
+from r2et.auditing import (
     Audit,
     Contradiction,
     DataSettings,
@@ -44,8 +44,12 @@ from r2et.audit import (
     read_settings,
     usual_settings,
 )
-from r2et.audit import Progress as Audited
-from r2et.audit.own import source_for
+from r2et.auditing import Progress as Audited
+from r2et.auditing.sources import source_for
+from r2et.core.files import read_rows, write_text
+from r2et.core.limits import content_of, json_of
+from r2et.core.naming import nearest
+from r2et.core.ranking import check_k
 from r2et.data import (
     DATASETS,
     Collection,
@@ -57,7 +61,7 @@ from r2et.data import (
     read_networks,
 )
 from r2et.data.roots import VARIABLE, MissingDataError
-from r2et.experiments.laboratory import (
+from r2et.experiments.attack_run import (
     Findings,
     LabSettings,
     attack_model,
@@ -66,11 +70,11 @@ from r2et.experiments.laboratory import (
     example_rows,
     given_model,
 )
+from r2et.experiments.config import load_recipe, recipe_for, recipe_names
+from r2et.experiments.execution import BACKENDS, OnProgress, run, sweep
+from r2et.experiments.execution import Progress as Done
 from r2et.experiments.papers import Grid
-from r2et.experiments.recipes import load_recipe, recipe_for, recipe_names
 from r2et.experiments.reproduce import reproduce
-from r2et.experiments.sweeps import BACKENDS, OnProgress, run, sweep
-from r2et.experiments.sweeps import Progress as Done
 from r2et.experiments.tables import (
     CHOSEN_LABEL,
     COLUMNS,
@@ -94,14 +98,10 @@ from r2et.experiments.targets import (
     targets_named,
 )
 from r2et.explainers import EXPLAINERS
-from r2et.files import read_rows, write_text
-from r2et.limits import content_of, json_of
+from r2et.methods import METHODS
 from r2et.metrics import METRICS
 from r2et.metrics.exchanges import doubt
-from r2et.naming import nearest
-from r2et.objectives import METHODS
 from r2et.preflight import in_words
-from r2et.ranking import check_k
 from r2et.report import alarm_lines, write_report
 from r2et.report.audit_page import write_audit_page
 from r2et.report.figures import handlers_figure
@@ -762,7 +762,7 @@ def _show_findings(findings: Findings, name: str, out: Path | None, as_json: boo
     )
     for sentence in _findings_in_words(findings):
         console.print(sentence)
-    if isinstance(findings.threat, Applicant):
+    if isinstance(findings.threat, ActionableSet):
         console.print("\nAn epsilon of 1 buys")
         for bought in what_it_buys(findings.threat):
             console.print(f"  {bought}")
@@ -796,14 +796,14 @@ def _findings_told(findings: Findings, name: str) -> dict[str, Any]:
         "preflight": [in_words(each) for each in findings.preflight],
         "clean AUC": findings.clean_auc,
         "examples' AUC": None if both is None else {"before": both[0], "after": both[1]},
-        "null share": findings.null_share,
+        "null share": findings.off_data_share,
         "exchange agreement": None if exchanges is None else exchanges.order,
         "exchange size": None if exchanges is None else exchanges.size,
         "without exchanges": None if exchanges is None else exchanges.without,
         "ties": findings.ties,
         "distinct sets": findings.distinct_sets,
         "an epsilon of 1 buys": what_it_buys(findings.threat)
-        if isinstance(findings.threat, Applicant)
+        if isinstance(findings.threat, ActionableSet)
         else None,
     }
 
@@ -824,7 +824,7 @@ def _explained(settings: LabSettings) -> str:
 
 def _allowed(findings: Findings) -> str:
     """Which inputs the attack may use, and what an epsilon measures."""
-    if isinstance(findings.threat, Applicant):
+    if isinstance(findings.threat, ActionableSet):
         return "Only what a person could change, at a price of epsilon; predictions stay."
     return "Every column may move, by an l2 distance of epsilon in scaled units; predictions stay."
 
@@ -859,8 +859,8 @@ def _findings_in_words(findings: Findings) -> Iterator[str]:
         f"the next score are equal for {100 * findings.ties:.1f} %."
     )
     yield (
-        f"Null share {100 * findings.null_share:.1f} %: the part of the slopes along which one-hot "
-        "columns cannot vary."
+        f"Null share {100 * findings.off_data_share:.1f} %: the part of the slopes along which "
+        "one-hot columns cannot vary."
     )
     if (exchanges := findings.exchanges) is not None:
         left_out = f"; {_count(exchanges.without, 'example')} with too few of them left out"
@@ -1077,7 +1077,7 @@ def _stopping(models: dict[str, str]) -> Iterator[None]:
     except Contradiction as found:
         path, model = json.dumps(str(found.path)), json.dumps(models[found.record["model"]])
         code = (
-            "from r2et.audit import load_model, replay; "
+            "from r2et.auditing import load_model, replay; "
             f"print(replay({path}, load_model({model}).model))"
         )
         errors.print(Text(f"r2et: {found}"), soft_wrap=True)

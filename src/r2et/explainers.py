@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics, gradient_of
-from r2et.gauge import OneHot, gauge_free
-from r2et.inputs import joined, packed
-from r2et.naming import nearest
-from r2et.randomness import noise_like, stream
+from r2et.core.autograd import eval_mode, gradient_of
+from r2et.core.inputs import joined, packed
+from r2et.core.naming import nearest
+from r2et.core.one_hot import OneHot, gauge_free
+from r2et.core.rng import noise_like, stream
 
 Quantity = Literal["probability", "logit", "margin"]
 Form = Literal["absolute", "signed", "normalised"]
@@ -40,7 +40,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor | None = None) -> None:
         raise ValueError(f"x must be finite, but row {row} has a NaN or infinite value: clean it.")
     if y is not None:
         check_targets(y, len(x))
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, x[:1])
     check_logits(logits)
     if y is not None:
@@ -72,7 +72,7 @@ def check_predicted(model: nn.Module, x: Tensor, y: Tensor, rows_at_once: int) -
     """
     other = 0
     for part, labels in zip(x.split(rows_at_once), y.split(rows_at_once), strict=True):
-        with torch.no_grad(), frozen_statistics(model):
+        with torch.no_grad(), eval_mode(model):
             logits = logits_of(model, part.detach())
         slack = torch.finfo(logits.dtype).eps ** 0.5 * logits.abs().amax(-1)
         other += int((logit(logits, labels) < logits.amax(-1) - slack).sum())
@@ -184,7 +184,7 @@ def slope_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability")
 def slope(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
     """Gradient of the explained quantity of class y: like x. Differentiable iff the caller is."""
     x = x if torch.is_grad_enabled() and x.requires_grad else x.detach().requires_grad_()
-    with torch.enable_grad(), frozen_statistics(model):
+    with torch.enable_grad(), eval_mode(model):
         logits = logits_of(model, x)
     check_classes(y, logits.shape[-1])
     return slope_of(logits, x, y, of)
@@ -522,7 +522,7 @@ def activations(
         raise ValueError(f"the model has no layer {layer!r}: {nearest(layer, known)}") from problem
     handle = part.register_forward_hook(lambda part, given, result: seen.append(result))
     try:
-        with frozen_statistics(model):
+        with eval_mode(model):
             model(x)
     finally:
         handle.remove()
@@ -562,7 +562,7 @@ def _itself(part: Tensor, numbers: range) -> Tensor:
 
 def predicted(model: nn.Module, x: Tensor) -> Tensor:
     """The class the model predicts for each example: (B,)."""
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         return logits_of(model, x).argmax(-1)
 
 

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from r2et.derivatives import VARYING, frozen_statistics, gradient_of, piecewise_linear
+from r2et.core.autograd import VARYING, eval_mode, gradient_of, piecewise_linear
+from r2et.core.ranking import check_k, precision_at_k, ties
+from r2et.core.rng import noise_like, stream
 from r2et.explainers import class_logits, gradient, predicted, two_logits
 from r2et.models.smoothing import softened
-from r2et.randomness import noise_like, stream
-from r2et.ranking import check_k, precision_at_k, ties
 
 PROBES = 16  # examples that are looked at
 TIED = 0.05  # share of tied scores that is no longer a coincidence
@@ -279,13 +279,13 @@ def _random_state_kept(x: Tensor) -> Iterator[None]:
 
 def _answers(model: nn.Module, x: Tensor) -> Any:
     """What the model returns at prediction time, without a graph."""
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         return model(x)
 
 
 def _mixture(model: nn.Module, x: Tensor) -> Tensor:
     """A fixed random mixture of each example's outputs, with its graph: (B,)."""
-    with frozen_statistics(model):
+    with eval_mode(model):
         outputs: Tensor = model(x)
     return (outputs * noise_like(outputs[0], stream(0, "preflight", "outputs"))).sum(-1)
 
@@ -726,7 +726,7 @@ def _are_probabilities(case: Case) -> bool:
 def _last_operation(model: nn.Module, x: Tensor) -> str:
     """The name torch gives to what computed the outputs, before it was reshaped; "" if unknown."""
     try:
-        with frozen_statistics(model):
+        with eval_mode(model):
             node = model(x.requires_grad_()).grad_fn
     except Exception:
         return ""

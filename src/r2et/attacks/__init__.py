@@ -7,8 +7,8 @@ refused. An attack has one radius, that of its threat or its own.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from r2et.attacks.applicants import (
-    Applicant,
+from r2et.actionable import (
+    ActionableSet,
     Rule,
     applicant_threat,
     read_rules,
@@ -16,31 +16,31 @@ from r2et.attacks.applicants import (
     what_it_buys,
 )
 from r2et.attacks.comparison import HandlerPoint, compare_handlers
-from r2et.attacks.curves import Curve, attack_curve
-from r2et.attacks.multiobjective import armijo_attack, moo_attack
-from r2et.attacks.records import Attack, Attacked, Budget
-from r2et.attacks.single import er_attack, flip_attack, mse_attack
-from r2et.attacks.strong import Effort, strong_attack
-from r2et.attacks.threats import Ball, Bounds, Cube, Threat
-from r2et.attacks.weightings import HANDLERS, Handler
+from r2et.attacks.constraint_handling import HANDLERS, Handler
+from r2et.attacks.ensemble import EnsembleBudget, strong_attack
+from r2et.attacks.moo import armijo_attack, moo_attack
+from r2et.attacks.pgd import er_attack, flip_attack, mse_attack
+from r2et.attacks.radius import Curve, attack_curve
+from r2et.attacks.records import Attack, AttackResult, Budget
+from r2et.perturbations import Bounds, Box, L2Ball, PerturbationSet
 
 __all__ = [
     "ATTACKS",
     "HANDLERS",
-    "Applicant",
+    "ActionableSet",
     "Attack",
     "AttackEntry",
-    "Attacked",
-    "Ball",
+    "AttackResult",
     "Bounds",
+    "Box",
     "Budget",
-    "Cube",
     "Curve",
-    "Effort",
+    "EnsembleBudget",
     "Handler",
     "HandlerPoint",
+    "L2Ball",
+    "PerturbationSet",
     "Rule",
-    "Threat",
     "applicant_threat",
     "armijo_attack",
     "attack_curve",

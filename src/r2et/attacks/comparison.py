@@ -7,16 +7,16 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
+from r2et.attacks.constraint_handling import HANDLERS, Handler
 from r2et.attacks.goals import Goal, distance_goal, ranking_goal
+from r2et.attacks.pgd import ROWS_AT_ONCE, Walk, descent
 from r2et.attacks.records import Budget
 from r2et.attacks.searches import Outputs, prediction, ready
-from r2et.attacks.single import ROWS_AT_ONCE, Walk, descent
-from r2et.attacks.threats import Ball, Threat
-from r2et.attacks.weightings import HANDLERS, Handler
-from r2et.derivatives import frozen_statistics
+from r2et.core.autograd import eval_mode
+from r2et.core.naming import nearest
+from r2et.core.ranking import precision_at_k
 from r2et.explainers import Explainer, gradient
-from r2et.naming import nearest
-from r2et.ranking import precision_at_k
+from r2et.perturbations import L2Ball, PerturbationSet
 
 STEP_SIZES = (0.005, 0.01, 0.02, 0.05, 0.1)
 TOLERABLE = 0.02
@@ -55,7 +55,7 @@ def compare_handlers(
     k: int,
     explain: Explainer = gradient,
     budget: Budget = Budget(steps=100),  # noqa: B008 - a frozen record
-    threat: Threat = Ball(),  # noqa: B008 - a frozen record
+    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
     handlers: Mapping[str, Handler] = HANDLERS,
     step_sizes: Iterable[float] = STEP_SIZES,
     goals: Iterable[str] = tuple(GOALS),
@@ -89,7 +89,7 @@ def compare_handlers(
             record_every=record_every,
             seed=seed if kicked else None,
         )
-        with torch.no_grad(), frozen_statistics(model):
+        with torch.no_grad(), eval_mode(model):
             parts = zip(x.split(rows_at_once), y.split(rows_at_once), strict=True)
             ends = torch.cat([_end(walk, model, part, labels) for part, labels in parts])
         precision, sensitivity, kept = ends.double().mean(0).tolist()

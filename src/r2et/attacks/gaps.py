@@ -7,12 +7,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from r2et.attacks._socp import Descent, times, tr_moo
 from r2et.attacks.searches import BestSoFar, Outputs, check_slopes
-from r2et.attacks.simplex import Descent, times, tr_moo
-from r2et.derivatives import jacobian
+from r2et.core.autograd import jacobian
+from r2et.core.ranking import order
 from r2et.explainers import Explainer
 from r2et.models.smoothing import softened
-from r2et.ranking import order
 
 Scale = Literal["relative", "plain"]
 CHI_AT_ONCE = 8192  # problems of one objective each

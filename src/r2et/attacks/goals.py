@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from r2et.ranking import lead_weights, top_k_mask
+from r2et.core.ranking import lead_weights, top_k_mask
 
 Goal = Callable[[Tensor], Tensor]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks.searches import BestSoFar, repeated
-from r2et.attacks.threats import Threat, one_of
+from r2et.core.ranking import order
 from r2et.explainers import Explainer
-from r2et.ranking import order
+from r2et.perturbations import PerturbationSet, one_of
 
 Offer = Callable[[Tensor], None]
 
@@ -71,7 +71,7 @@ def differences_at(
 
 
 def thinnest(
-    saliency: Tensor, top: Tensor, rest: Tensor, slopes: Tensor, threat: Threat, count: int
+    saliency: Tensor, top: Tensor, rest: Tensor, slopes: Tensor, threat: PerturbationSet, count: int
 ) -> tuple[Tensor, Tensor]:
     """The `count` nearest pairs and the way to each: (B, P, 2) features, (B, P, ...) moves.
 
@@ -103,7 +103,7 @@ def approach(
     x: Tensor,
     y: Tensor,
     pairs: Tensor,
-    threat: Threat,
+    threat: PerturbationSet,
     offer: Offer,
     iterations: int = 4,
 ) -> None:

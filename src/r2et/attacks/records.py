@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.threats import UNSAID
+from r2et.perturbations import UNSAID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attacked:
+class AttackResult:
     """Attacked inputs with what they did to the explanations, one row for each example."""
 
     x: Tensor
@@ -58,12 +58,12 @@ class Attacked:
         return self.precision < 1
 
 
-Attack = Callable[[nn.Module, Tensor, Tensor], Attacked]
+Attack = Callable[[nn.Module, Tensor, Tensor], AttackResult]
 
 
-def join(parts: list[Attacked]) -> Attacked:
+def join(parts: list[AttackResult]) -> AttackResult:
     """The results of several batches of examples as one."""
-    return Attacked(
+    return AttackResult(
         x=torch.cat([part.x for part in parts]),
         before=torch.cat([part.before for part in parts]),
         after=torch.cat([part.after for part in parts]),

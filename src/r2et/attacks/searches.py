@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.records import Attacked
-from r2et.attacks.threats import Threat
+from r2et.attacks.records import AttackResult
+from r2et.core.inputs import joined, packed
+from r2et.core.ranking import facing_weights, top_k_mask
+from r2et.core.rng import noise_like, stream
 from r2et.explainers import (
     Explainer,
     check_inputs,
@@ -14,9 +16,7 @@ from r2et.explainers import (
     log_odds,
     logits_of,
 )
-from r2et.inputs import joined, packed
-from r2et.randomness import noise_like, stream
-from r2et.ranking import facing_weights, top_k_mask
+from r2et.perturbations import PerturbationSet
 
 Outputs = Callable[[nn.Module, Tensor], Sequence[Tensor]]
 
@@ -83,7 +83,7 @@ def picked(values: Tensor, chosen: Tensor) -> Tensor:
     return values[chosen, torch.arange(len(chosen), device=chosen.device)]
 
 
-class Judge:
+class CandidateEvaluator:
     """What an input does to the explanation of its example, on the attacked model itself.
 
     Whatever is judged is made admissible first, so that nothing else can come back. All `outputs`
@@ -98,7 +98,7 @@ class Judge:
         x: Tensor,
         y: Tensor,
         k: int,
-        threat: Threat,
+        threat: PerturbationSet,
         outputs: Outputs = prediction,
     ) -> None:
         self.model, self.explain, self.y, self.k = model, explain, y, k
@@ -141,7 +141,7 @@ class Judge:
         self.after = torch.where(better[:, None], saliency, self.after)
 
 
-class BestSoFar(Judge):
+class BestSoFar(CandidateEvaluator):
     """The most damaging input seen for each example.
 
     Lower P@k wins; among equals the smaller relative gap across the k-th place does. `member` names
@@ -199,9 +199,9 @@ class BestSoFar(Judge):
         now = (self.precision < 1) & (self.first_flip > self.clock)
         self.first_flip = torch.where(now, self.clock, self.first_flip)
 
-    def result(self) -> Attacked:
+    def result(self) -> AttackResult:
         """Everything found so far."""
-        return Attacked(
+        return AttackResult(
             x=self.x,
             before=self.before,
             after=self.after,
@@ -218,7 +218,7 @@ def projected_descent(
     x: Tensor,
     *,
     start: Tensor,
-    threat: Threat,
+    threat: PerturbationSet,
     lengths: Iterable[float],
     allowed: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[int, Tensor], None] = lambda step, found: None,

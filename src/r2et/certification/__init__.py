@@ -7,14 +7,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from r2et.certification.forms import Norm
-from r2et.certification.judging import MANY, UNBOUNDED, Judge, Task, signed_slope
+from r2et.certification.affine import Norm
 from r2et.certification.replay import RecordedModel, check_kept, inside, noise, record, replay
-from r2et.derivatives import frozen_statistics
+from r2et.certification.search import MANY, UNBOUNDED, RadiusSearch, Task, signed_slope
+from r2et.core.autograd import eval_mode
+from r2et.core.naming import briefly
+from r2et.core.one_hot import OneHot
+from r2et.core.ranking import check_k, order
 from r2et.explainers import Quantity, check_inputs, class_logits
-from r2et.gauge import OneHot
-from r2et.naming import briefly
-from r2et.ranking import check_k, order
 
 __all__ = ["Certificate", "RecordedModel", "certify", "record"]
 
@@ -109,7 +109,7 @@ def _check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
             f"certificates are of a torch.nn.Module at one row of x or more, got {got}."
         )
     try:
-        with torch.no_grad(), frozen_statistics(model):
+        with torch.no_grad(), eval_mode(model):
             model(x[:1])
     except Exception as problem:  # a model's own code may raise anything
         raise ValueError(
@@ -138,7 +138,7 @@ def _rows(x: Tensor) -> int:
 
 def _signed(model: nn.Module, x: Tensor, y: Tensor, of: Quantity, one_hot: OneHot | None) -> Tensor:
     """The signed slope of a model's score at prediction time: (B, n)."""
-    with frozen_statistics(model):
+    with eval_mode(model):
         return signed_slope(lambda at: class_logits(model(at)), x, y, of, one_hot)
 
 
@@ -180,7 +180,7 @@ def _certified(
     slope = task.saliency(x, y)
     ranked = order(slope.abs())
     top = ranked[:, : task.k]
-    judge = Judge(task, x, y, slope, ranked, noise)
+    judge = RadiusSearch(task, x, y, slope, ranked, noise)
     nothing = x.new_full((len(x),), torch.nan)
     weakest = ranked[:, [task.k - 1, task.k]]
     radius, order_radius = nothing, nothing.clone()

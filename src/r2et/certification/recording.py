@@ -20,8 +20,8 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from r2et.core.naming import briefly
 from r2et.explainers import class_logits
-from r2et.naming import briefly
 
 ROWS = (2, 3)
 """How many rows two recordings are of, so that what depends on their number shows."""

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2et.certification.forms import Form, Norm, Region
-from r2et.certification.operations import travel
+from r2et.certification.affine import AffineForm, Norm, Region
+from r2et.certification.layers import travel
 from r2et.certification.recording import Program, program_of
-from r2et.derivatives import frozen_statistics, gradient_of
+from r2et.core.autograd import eval_mode, gradient_of
+from r2et.core.naming import briefly
 from r2et.explainers import class_logits
-from r2et.naming import briefly
 
 POINTS = 64
 """Places around the inputs at which program and model are compared."""
@@ -117,7 +117,7 @@ def _call(model: nn.Module, x: Tensor) -> Tensor:
 
 def slopes(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and the slope of signal'logits by x, through ordinary autograd."""
-    with torch.inference_mode(False), torch.enable_grad(), frozen_statistics(model):
+    with torch.inference_mode(False), torch.enable_grad(), eval_mode(model):
         leaf = x.detach().clone().requires_grad_()
         logits = _call(model, leaf)
         slope = gradient_of((logits * signal).sum(-1), leaf, create_graph=False)
@@ -172,7 +172,7 @@ def _apart(
         wide = radius * (1 + x.flatten(1).abs().amax(-1))
         region = Region(x=x, radius=wide, norm="box", followed=False)
         passage, value = travel(program, region, 0)
-        form, symbols = passage.back(Form.constant(signal), value, "flat")
+        form, symbols = passage.back(AffineForm.constant(signal), value, "flat")
         outside = [
             _outside(*passage.symbols.range(value.form), logits),
             _outside(*symbols.range(form), slope),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from r2et.core.inputs import Inputs, Piece, upper_triangle
+from r2et.core.rng import check_seed
 from r2et.data.dataset import Part, Scale, Split, check_part, check_target
-from r2et.inputs import Inputs, Piece, upper_triangle
-from r2et.randomness import check_seed
 
 PAIR_CLASSES = ("different", "same")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from r2et.randomness import check_seed, stream
+from r2et.core.rng import check_seed, stream
 
 if TYPE_CHECKING:
     from r2et.data.collection import Collection

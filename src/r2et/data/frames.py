@@ -29,6 +29,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from r2et.core.limits import content_of
+from r2et.core.naming import nearest
 from r2et.data import writing
 from r2et.data.dataset import (
     MISSING,
@@ -39,8 +41,6 @@ from r2et.data.dataset import (
     category_columns,
     numeric_columns,
 )
-from r2et.limits import content_of
-from r2et.naming import nearest
 
 DELIMITERS = ",;\t|"
 MISSING_WORDS = frozenset({"", "?", "na", "nan", "null"})

@@ -6,13 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from r2et.core.files import append_rows, read_rows
+from r2et.core.naming import nearest
 from r2et.data import Collection, Dataset
 from r2et.data import load as load_embedded
 from r2et.data.roots import MissingDataError
+from r2et.experiments.attack_run import LabSettings, compared_by, compared_handlers
+from r2et.experiments.config import Recipe, load_recipe
+from r2et.experiments.execution import OnProgress, Plan, Progress, sweep, unit_of
 from r2et.experiments.figure_numbers import facing_of
-from r2et.experiments.laboratory import LabSettings, compared_by, compared_handlers
-from r2et.experiments.recipes import Recipe, load_recipe
-from r2et.experiments.runs import (
+from r2et.experiments.runner import (
     LABELS,
     code_digest,
     controls,
@@ -20,7 +23,6 @@ from r2et.experiments.runs import (
     fingerprint,
     row_key,
 )
-from r2et.experiments.sweeps import OnProgress, Plan, Progress, sweep, unit_of
 from r2et.experiments.tables import VANILLA, Row
 from r2et.experiments.targets import (
     HANDLERS_ROWS,
@@ -29,10 +31,8 @@ from r2et.experiments.targets import (
     Target,
     datasets_wanted,
 )
-from r2et.files import append_rows, read_rows
-from r2et.naming import nearest
-from r2et.objectives import METHODS
-from r2et.training import load as load_model
+from r2et.methods import METHODS
+from r2et.training.trainer import load as load_model
 
 HANDLERS_EXAMPLES = 300
 FIGURES_FROM = "paper"  # the recipe whose series are drawn

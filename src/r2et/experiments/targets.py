@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from r2et.core.naming import nearest
+from r2et.experiments.config import RETRAIN, Recipe, load_recipe, recipe_names
 from r2et.experiments.figure_numbers import (
     correlation_grid,
     correlations,
@@ -27,9 +29,7 @@ from r2et.experiments.papers import (
     table_grid,
     thickness_agreement,
 )
-from r2et.experiments.recipes import RETRAIN, Recipe, load_recipe, recipe_names
 from r2et.experiments.tables import Row
-from r2et.naming import nearest
 
 ALL = "all"
 TABULAR = ("adult", "bank", "compas")

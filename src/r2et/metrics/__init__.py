@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from torch import Tensor, nn
 
-from r2et import ranking
+from r2et.core import ranking
+from r2et.core.inputs import joined, packed
+from r2et.core.one_hot import OneHot
 from r2et.explainers import Explainer, check_inputs, check_predicted
-from r2et.gauge import OneHot
-from r2et.inputs import joined, packed
 from r2et.metrics import agreement, exchanges, faithfulness, sensitivity, thickness
 
 __all__ = ["METRICS", "Case", "Metric"]

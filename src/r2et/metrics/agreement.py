@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from r2et.ranking import precision_at_k
+from r2et.core.ranking import precision_at_k
 
 __all__ = ["kendall", "mse", "pearson", "precision_at_k", "spearman"]
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics
+from r2et.core.autograd import eval_mode
+from r2et.core.one_hot import OneHot, check_groups
+from r2et.core.rng import stream
 from r2et.explainers import SCORES, Explainer, check_inputs, check_logits, slope, smooth_grad
-from r2et.gauge import OneHot, check_groups
 from r2et.metrics.agreement import spearman
-from r2et.randomness import stream
 
 LEAST_AGREEMENT = 0.5
 """Below this mean agreement slopes are said to tell nothing about exchanges.
@@ -243,7 +243,7 @@ def _done(
     """By how much each exchange moves the margin: (B, E), and the size of the logits: (B,)."""
 
     def answers(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad(), frozen_statistics(model):
+        with torch.no_grad(), eval_mode(model):
             logits = model(rows)
         check_logits(logits)
         return SCORES["margin"](logits, labels), logits.abs().amax(1)

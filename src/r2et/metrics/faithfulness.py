@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics
+from r2et.core.autograd import eval_mode
+from r2et.core.ranking import order
 from r2et.explainers import check_inputs, check_predicted, logits_of
-from r2et.ranking import order
 
 ROWS_AT_ONCE = 1024
 NEVER = 2**62  # the rank of what is not explained
@@ -187,7 +187,7 @@ def _logits(model: nn.Module, x: Tensor, removed: Tensor, baseline: float | Tens
             f"got shape {tuple(absent.shape)}."
         )
     thinned = torch.where(removed, absent.flatten(), x.flatten(1))
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, thinned.view(-1, *x.shape[1:]))
     return logits.view(*removed.shape[:2], -1)
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from r2et.derivatives import estimated_hessian_norm, frozen_statistics, hessian_norm
+from r2et.core.autograd import estimated_hessian_norm, eval_mode, hessian_norm
+from r2et.core.rng import noise_like, stream
 from r2et.explainers import Explainer, check_inputs, predicted
 from r2et.metrics.thickness import explained
-from r2et.randomness import noise_like, stream
 
 NUMBERS_AT_ONCE = 2**23
 
@@ -60,7 +60,7 @@ def curvature(
         drawn = noise_like(x.new_empty(n), stream(seed, "hessian probes"), copies=passes)
         return estimated_hessian_norm(field, part, drawn)
 
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         parts = zip(x.split(together), y.split(together), strict=True)
         return torch.cat([norm(part, labels) for part, labels in parts])
 
@@ -93,7 +93,7 @@ def _fallen(history: Tensor, below: float) -> Tensor:
     return history < below
 
 
-def null_share(slope: Tensor, one_hot: Sequence[Sequence[int]]) -> Tensor:
+def off_data_share(slope: Tensor, one_hot: Sequence[Sequence[int]]) -> Tensor:
     """Share of a signed slope's squared length in directions in which the data cannot vary: (B,).
 
     The columns of a one-hot group, given by their numbers, sum to 1 on every real input: along

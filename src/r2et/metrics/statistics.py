@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics
+from r2et.core.autograd import eval_mode
 from r2et.explainers import check_inputs, log_odds, logits_of
 from r2et.metrics.agreement import pearson, spearman
 
@@ -79,7 +79,7 @@ def accuracy(
 def _logits(model: nn.Module, x: Tensor, rows_at_once: int) -> Tensor:
     """The model's answers, a part of the examples at a time, refused unless finite: (B, C)."""
     together = min(rows_at_once, max(1, NUMBERS_AT_ONCE // max(1, x[0].numel())))
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         logits = torch.cat([logits_of(model, part) for part in x.split(together)]).double()
     if not torch.isfinite(logits).all():
         raise ValueError("the model returned NaN or infinite logits: check its weights.")

@@ -8,11 +8,11 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics, jacobian
+from r2et.core.autograd import eval_mode, jacobian
+from r2et.core.inputs import joined, packed
+from r2et.core.ranking import check_k, facing_count, lead, order
+from r2et.core.rng import in_ball, noise_like
 from r2et.explainers import Explainer, check_inputs
-from r2et.inputs import joined, packed
-from r2et.randomness import in_ball, noise_like
-from r2et.ranking import check_k, facing_count, lead, order
 
 Variant = Literal["mean", "probability", "average-precision", "dcg", "facing"]
 Draw = Callable[[Tensor, torch.Generator], Tensor]
@@ -124,7 +124,7 @@ def ordered_share(ranked: Tensor, k: int) -> Tensor:
 
 def explained(model: nn.Module, explain: Explainer, x: Tensor, y: Tensor) -> Tensor:
     """Saliency without gradients, refused unless it is a finite row for each example: (B, n)."""
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         saliency = explain(model, x, y).detach()
     if saliency.ndim != 2 or len(saliency) != len(x):
         raise ValueError(
@@ -424,7 +424,7 @@ def _slopes(
             f"sampling the ball takes a generator and at least one sample, got {generator} and "
             f"{samples}: give both, or the constants as lipschitz."
         )
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         values = field(x).detach()
         slopes = jacobian(field, x)
         steepest = torch.linalg.vector_norm(slopes, dim=-1)

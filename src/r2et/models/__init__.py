@@ -6,10 +6,10 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from r2et.models.additive import AdditiveNet, OneFeatureUnits, undrawn
 from r2et.models.gcn import DenseGCN, GCNEmbedding, NodeFeatures, Normalise
 from r2et.models.resnet import Norm, ResNet, Stem
 from r2et.models.siamese import Siamese, picture_embedding
-from r2et.models.structured import OneFeatureUnits, Structured, undrawn
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "leaky-relu": lambda: nn.LeakyReLU(0.01),
@@ -55,9 +55,9 @@ def structured(
     units: int = 8,
     sharpness: float = 3.0,
     generator: torch.Generator,
-) -> Structured:
-    """A `Structured` network of a table whose numeric and one-hot columns are known, drawn."""
-    network = Structured(
+) -> AdditiveNet:
+    """A `AdditiveNet` network of a table whose numeric and one-hot columns are known, drawn."""
+    network = AdditiveNet(
         inputs,
         classes,
         numeric=numeric,

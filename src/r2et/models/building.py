@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from r2et.inputs import Inputs, Joined, Piece
+from r2et.core.inputs import Inputs, Joined, Piece
+from r2et.core.naming import nearest
 from r2et.models import MODELS
 from r2et.models.smoothing import with_softplus
-from r2et.naming import nearest
 
 
 def build(plan: Mapping[str, Any], generator: torch.Generator) -> nn.Module:

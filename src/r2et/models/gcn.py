@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.inputs import symmetric
+from r2et.core.inputs import symmetric
 
 Normalise = Literal["clamped", "absolute", "none"]
 NodeFeatures = Literal["identity", "rows"]

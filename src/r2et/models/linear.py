@@ -5,9 +5,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from r2et.core.rng import stream
 from r2et.models import logistic
-from r2et.models.structured import undrawn
-from r2et.randomness import stream
+from r2et.models.additive import undrawn
 
 
 def fitted_logistic(x: Tensor, y: Tensor, *, penalty: float = 1e-4) -> nn.Sequential:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from r2et.derivatives import frozen_statistics
-from r2et.models.structured import undrawn
+from r2et.core.autograd import eval_mode
+from r2et.models.additive import undrawn
 
 ROWS_AT_ONCE = 512
 
@@ -83,7 +83,7 @@ def fit_single_head(model: Siamese, items: Tensor, labels: Tensor) -> Siamese:
             f"the single head tells {head.out_features} classes apart, but labels are of {found}: "
             "build the model with as many classes."
         )
-    with torch.no_grad(), frozen_statistics(model):
+    with torch.no_grad(), eval_mode(model):
         embeddings = torch.cat([model.embed(part) for part in items.split(ROWS_AT_ONCE)])
     fitted = copy.deepcopy(model)
     fitted.single.load_state_dict(fitted_logistic(embeddings, labels)[0].state_dict())

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from r2et.core.files import write_text
 from r2et.experiments.tables import (
     BEST,
     COLUMNS,
@@ -41,7 +42,6 @@ from r2et.experiments.tables import (
     summary_of_chosen,
     why_missing,
 )
-from r2et.files import write_text
 from r2et.report import figures
 from r2et.report.maps import DRAWN_KINDS, decision_map, states_of, strongest
 

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from r2et.files import write_text
+from r2et.core.files import write_text
 from r2et.report.maps import decision_map
 
 __all__ = ["audit_html", "write_audit_page"]

@@ -1,8 +1,9 @@
 """Decisions about pictures, networks and concepts, drawn before and after an attack.
 
-All drawings are made from the records of `r2et.drawing` alone: SVG that embeds what it shows, with
-words for those who cannot see it. Shapes say the same as colours, for the colour-blind and for
-print. They carry no style of their own, so that a page may forbid styles within elements.
+All drawings are made from the records of `r2et.evaluation.rendering` alone: SVG that embeds what it
+shows, with words for those who cannot see it. Shapes say the same as colours, for the
+colour-blind and for print. They carry no style of their own, so that
+a page may forbid styles within elements.
 """
 
 import base64
@@ -17,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from r2et.drawing import numbers_of
-from r2et.inputs import Piece
+from r2et.core.inputs import Piece
+from r2et.evaluation.rendering import numbers_of
 
 __all__ = [
     "DRAWN_KINDS",

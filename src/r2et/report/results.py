@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from r2et.core.files import read_rows, write_text
 from r2et.experiments.papers import (
     NONE,
     Grid,
@@ -17,7 +18,6 @@ from r2et.experiments.papers import (
 from r2et.experiments.reproduce import identity, in_order, stripped
 from r2et.experiments.tables import SELECTED_BY, Row
 from r2et.experiments.targets import TARGETS, Target, grids_of
-from r2et.files import read_rows, write_text
 from r2et.report.paper_figures import pictures
 
 HEAD = """# Results

@@ -1,0 +1,193 @@
+"""Curves instead of points: P@k at several radii, and the cheapest change that breaks each example.
+
+What is found at one radius counts at every radius that affords it, so P@k never rises with it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks.pairs import approach, features_at_the_border, slopes_at, thinnest
+from r2et.attacks.records import Attack, AttackResult
+from r2et.attacks.searches import CandidateEvaluator, Outputs, picked, prediction, repeated
+from r2et.core.autograd import eval_mode
+from r2et.core.inputs import joined, packed
+from r2et.core.ranking import precision_at_k, top_k_mask
+from r2et.core.rng import stream
+from r2et.explainers import Explainer, gradient
+from r2et.models.smoothing import softened
+from r2et.perturbations import L2Ball, PerturbationSet, agreed, one_of
+
+NUMBERS_AT_ONCE = 2**20
+PAIRS, WALK = 12, 60
+HALVINGS = 14  # of the way from a clean input to a broken one
+SHARPNESS = 8.0  # of the smooth copy that guides Newton's method on a network with kinks
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Curve:
+    """What an attack reached at each of E rising radii, for each of B examples."""
+
+    epsilons: Tensor
+    """The radii: (E,)."""
+    x: Tensor
+    """The most damaging input found that each radius affords: (E, B, ...)."""
+    before: Tensor
+    """Explanation of the clean input: (B, n)."""
+    after: Tensor
+    """Explanation of the attacked input: (E, B, n)."""
+    precision: Tensor
+    """P@k between the two, never rising with the radius: (E, B)."""
+    raw: Tensor
+    """P@k that the attack at this very radius reached by itself: (E, B)."""
+    smallest: Tensor
+    """The smallest radius found to break the example, infinity if none was: (B,)."""
+    nearest: Tensor
+    """The input that breaks it there, the clean one if none does: like x."""
+    attacks: Sequence[AttackResult]
+    """The attack at each radius."""
+
+
+def attack_curve(
+    build: Callable[[float], Attack],
+    epsilons: Sequence[float],
+    *,
+    k: int,
+    explain: Explainer = gradient,
+    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
+    outputs: Outputs = prediction,
+    others: Sequence[AttackResult] = (),
+    pairs: int = PAIRS,
+    walk: int = WALK,
+    seed: int = 0,
+) -> Callable[[nn.Module, Tensor, Tensor], Curve]:
+    """The attack that `build` makes for a radius, at all `epsilons`: (model, x, y) -> Curve.
+
+    `k`, `explain`, `threat` and `outputs` must be those of the attack. The cheapest breaking input
+    is then sought below the smallest radius that succeeded: by Newton's method on the `pairs`
+    nearest to changing places, by halving the way back, and by `walk` steps along the border.
+    Results of `others` on the same examples count wherever a radius affords them.
+    """
+    radii = sorted(set(map(float, epsilons)))
+    if not radii or not all(0 < radius < float("inf") for radius in radii):
+        raise ValueError(f"a curve needs one or more positive radii, got {list(epsilons)}.")
+
+    within = agreed(threat, radii[-1])
+
+    def curve(model: nn.Module, x: Tensor, y: Tensor) -> Curve:
+        attacks = [build(radius)(model, x, y) for radius in radii]
+        model, x = joined(model, x), packed(x, model).detach()
+        with eval_mode(model):
+            near = Cheapest(model, explain, x, y, k, within, outputs)
+            near.seek([each.x for each in (*attacks, *others)], pairs, walk, seed)
+        found = [
+            *((each.x, each.after, threat.cost(each.x, x)) for each in (*attacks, *others)),
+            (near.x, near.after, near.cost),
+        ]
+        # What an attack found at a radius is affordable there, whatever rounding makes of its cost.
+        for at, radius in enumerate(radii):
+            place, after, cost = found[at]
+            found[at] = (place, after, cost.clamp(max=radius))
+        reached = [_most_damaging(found, near.before, x, k, radius) for radius in radii]
+        return Curve(
+            epsilons=torch.tensor(radii, dtype=x.dtype),
+            x=torch.stack([each[0] for each in reached]),
+            before=near.before,
+            after=torch.stack([each[1] for each in reached]),
+            precision=torch.stack([each[2] for each in reached]),
+            raw=torch.stack([found.precision for found in attacks]),
+            smallest=near.cost,
+            nearest=near.x,
+            attacks=attacks,
+        )
+
+    return curve
+
+
+def _most_damaging(
+    found: Sequence[tuple[Tensor, Tensor, Tensor]], before: Tensor, x: Tensor, k: int, radius: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of inputs with scores and costs the affordable one of lowest P@k, its scores, its P@k."""
+    best, after, precision = x, before, precision_at_k(before, before, k)
+    for place, saliency, cost in found:
+        reached = precision_at_k(before, saliency, k)
+        better = (cost <= radius) & (reached < precision)
+        best = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), place, best)
+        after = torch.where(better[:, None], saliency, after)
+        precision = torch.where(better, reached, precision)
+    return best, after, precision
+
+
+class Cheapest(CandidateEvaluator):
+    """For each example the cheapest input seen that displaces a top-k feature."""
+
+    def begin(self) -> None:
+        """No input offered, none affordable."""
+        self.cost = torch.full_like(self.before[:, 0], torch.inf)
+
+    def offer_all(self, places: Tensor) -> None:
+        """Keep, of several inputs for each example (S, B, ...), each that is the cheapest."""
+        places, saliency, kept = self.judged(places)
+        gone = (self.top & ~top_k_mask(saliency, self.k)).any(-1)
+        cost = self.threat.cost(places.flatten(0, 1), repeated(self.centre, len(places)))
+        lowest, chosen = cost.view(kept.shape).masked_fill(~(kept & gone), torch.inf).min(0)
+        self.take(lowest < self.cost, picked(places, chosen), picked(saliency, chosen))
+        self.cost = torch.minimum(lowest, self.cost)
+
+    def seek(self, found: Sequence[Tensor], pairs: int, walk: int, seed: int) -> None:
+        """Begin with the inputs found, and look for cheaper ones."""
+        if not len(self.y):
+            return
+        for place in found:
+            self.offer_all(place[None])
+        if pairs:
+            smooth = softened(self.model, SHARPNESS)
+            for guide in [self.model] if smooth is None else [self.model, smooth]:
+                self._approach(guide, pairs)
+        self._halve()
+        if walk:
+            self._walk(walk, stream(seed, "border"))
+            self._halve()
+
+    def _approach(self, guide: nn.Module, pairs: int) -> None:
+        """Newton's method on the gaps of the nearest pairs, some examples at a time."""
+        together = max(1, NUMBERS_AT_ONCE // (pairs * one_of(self.centre).numel()))
+        begins = range(0, len(self.y), together)
+        offered: list[list[Tensor]] = []
+        for begin in begins:
+            x, y = self.centre[begin : begin + together], self.y[begin : begin + together]
+            with torch.no_grad():
+                seen = self.explain(guide, x, y)
+            top, rest = features_at_the_border(self.before[begin : begin + together], self.k)
+            slopes = slopes_at(self.explain, guide, x, y, torch.cat([top, rest], dim=1))
+            aimed, _ = thinnest(seen, top, rest, slopes, self.threat, pairs)
+            places: list[Tensor] = []
+            approach(guide, self.explain, x, y, aimed, self.threat, places.append)
+            offered.append(places)
+        for parts in zip(*offered, strict=True):
+            self.offer_all(torch.cat(parts, dim=1))
+
+    def _halve(self) -> None:
+        """Halve the way from each clean input to the one that breaks it."""
+        end = self.x
+        intact = torch.zeros_like(self.cost)
+        broken = torch.ones_like(self.cost)
+        for _ in range(HALVINGS):
+            middle = (intact + broken) / 2
+            share = middle.view(-1, *(1,) * (end.ndim - 1))
+            before = self.cost
+            self.offer_all(torch.lerp(self.centre, end, share)[None])
+            breaks = self.cost < before
+            broken = torch.where(breaks, middle, broken)
+            intact = torch.where(breaks, intact, middle)
+
+    def _walk(self, steps: int, generator: torch.Generator, copies: int = 8) -> None:
+        """Random moves along the border, each a little nearer to the clean input."""
+        for step in range(steps):
+            nearer = 0.1 * 0.5 ** (4 * step / steps)
+            moves = self.threat.at(1.0).offsets(one_of(self.x), copies, generator, surface=True)
+            length = torch.where(self.cost.isfinite(), self.cost, 0.0)
+            aside = 2 * nearer * length.view(-1, *(1,) * (self.x.ndim - 1)) * moves[:, None]
+            self.offer_all(self.centre + (1 - nearer) * (self.x - self.centre) + aside)

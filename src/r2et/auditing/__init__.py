@@ -1,0 +1,583 @@
+"""Audit: for each decision of the user's own model, whether its reasons hold, and how far."""
+
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from r2et import __version__
+from r2et.attacks import EnsembleBudget
+from r2et.auditing import checking
+from r2et.auditing.auditor import MANY, Auditor, AuditSettings, Subject, subject
+from r2et.auditing.checking import Contradiction, Replayed, check, replay
+from r2et.auditing.classifiers import Estimator, is_estimator, networks_of, table_for
+from r2et.auditing.config import DataSettings, FeatureSettings, read_settings, settings_of
+from r2et.auditing.csvs import CsvTable
+from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
+from r2et.auditing.formatting import Formatter
+from r2et.auditing.items import Items
+from r2et.auditing.models import Loaded, load_model
+from r2et.auditing.parquet import check_format, write_parquet
+from r2et.auditing.schema import check_inputs_named, schema_of, with_schema
+from r2et.auditing.sources import source_for
+from r2et.auditing.store import ROWS, Ledger, sum_of
+from r2et.auditing.summary import MOST_SETS, MOST_SUBGROUPS, Tally, quotas
+from r2et.auditing.tables import Chunk, Columns, Source, Table
+from r2et.certification.affine import Norm
+from r2et.core.files import clear_aside, held, write_text
+from r2et.core.limits import content_of
+from r2et.data import Collection, Split
+from r2et.explainers import Quantity
+from r2et.metrics.exchanges import doubt
+
+__all__ = [
+    "SCHEMA",
+    "Audit",
+    "AuditSettings",
+    "Contradiction",
+    "CsvTable",
+    "DataSettings",
+    "FeatureSettings",
+    "Items",
+    "Loaded",
+    "Progress",
+    "Replayed",
+    "Table",
+    "audit",
+    "load_model",
+    "read_settings",
+    "replay",
+    "settings_of",
+    "source_for",
+    "usual_settings",
+]
+
+SCHEMA = "r2et-audit/1"
+MOST_TOLD = 5000
+MOST_REASONS = 40_000  # of pictures and networks that are told in full, which have many each
+MOST_DRAWN = 50
+RECORD = "audit.json"
+ANSWERS = 8  # rows by whose answers a model is known again
+
+Model = nn.Module | Estimator
+Models = nn.Module | Estimator | Mapping[str, Model]
+Data = Source | Split | Collection | pd.DataFrame | str | Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How many decisions have been audited, of how many if that is known, and what goes on."""
+
+    done: int
+    total: int | None
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What an audit found: the content of `audit.json`, and the folder where its files are."""
+
+    record: dict[str, Any]
+    folder: Path | None
+
+    @property
+    def models(self) -> list[dict[str, Any]]:
+        """What was found about each model as a whole."""
+        return list(self.record["models"])
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """The decisions told in full: all of them, or the first of each verdict."""
+        return list(self.record["decisions"])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many decisions of the first model got each verdict."""
+        return dict(self.record["models"][0]["counts"])
+
+
+def ignore(progress: Progress) -> None:
+    """Show nothing."""
+
+
+def audit(
+    models: Models,
+    data: Data,
+    *,
+    k: int | None = None,
+    tolerance: float | None = None,
+    epsilons: Sequence[float] | None = None,
+    norm: Norm | None = None,
+    explained: Quantity = "probability",
+    gauge_free: bool = False,
+    attack: str = "strong",
+    effort: EnsembleBudget | None = None,
+    radii: str | None = None,
+    rows: int | None = None,
+    measured: int | None = None,
+    chunk: int | None = None,
+    checked: float = 0.1,
+    seed: int = 0,
+    config: DataSettings | str | Path | None = None,
+    out: str | Path | None = None,
+    format: str = "csv",
+    on_progress: Callable[[Progress], None] = ignore,
+) -> Audit:
+    """Which reasons of a model, or of several by name, hold under changes of any length up to some.
+
+    A model is an `nn.Module`, a fitted `StableClassifier`, or a pipeline that ends in one. `data`
+    are the rows: a `Table` of inputs as the model takes them, the test part of a `Split`, or a
+    pandas table or the path of a CSV file, about whose columns `config` speaks. Pictures, networks
+    and pairs of them are `Items`, or a `Collection`, whose split of seed 0 is taken. The other
+    settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out` every
+    row is kept there as soon as it is audited, in bounded memory, and a killed audit goes on when
+    called again. A change found inside a proved radius stops it with a `Contradiction`.
+    """
+    check_format(format)
+    given: dict[str, Any] = dict(models) if isinstance(models, Mapping) else {"model": models}
+    if not given:
+        raise ValueError("an audit needs one model or more, got none.")
+    named, source = networks_of(given), source_of(data, config, given.values())
+    if isinstance(source, Items):
+        named = {name: source.prepared(each) for name, each in named.items()}
+    usual = usual_settings(source)
+    settings = AuditSettings(
+        k=usual.k if k is None else k,
+        tolerance=usual.tolerance if tolerance is None else tolerance,
+        epsilons=usual.epsilons if epsilons is None else tuple(epsilons),
+        norm=usual.norm if norm is None else norm,
+        explained=explained,
+        gauge_free=gauge_free,
+        attack=attack,
+        effort=usual.effort if effort is None else effort,
+        radii=usual.radii if radii is None else radii,
+        rows=rows,
+        measured=usual.measured if measured is None else measured,
+        chunk=usual.chunk if chunk is None and isinstance(source, Items) else chunk,
+        checked=checked,
+        seed=seed,
+    )
+    if out is not None:
+        return _audited(named, source, settings, Path(out), format, on_progress)
+    with TemporaryDirectory() as folder:
+        try:
+            found = _audited(named, source, settings, Path(folder), "csv", on_progress)
+        except Contradiction as wrong:
+            raise Contradiction(wrong.record, wrong.where) from None  # its folder will be gone
+    return Audit(record=found.record, folder=None)
+
+
+def usual_settings(source: Source) -> AuditSettings:
+    """What is asked of the decisions of such rows unless somebody asks otherwise."""
+    return source.usual if isinstance(source, Items) else AuditSettings()
+
+
+def source_of(
+    data: Data, config: DataSettings | str | Path | None, models: Iterable[Model]
+) -> Source:
+    """The rows to be audited, whatever they come as."""
+    said = read_settings(config) if isinstance(config, str | Path) else config
+    models = list(models)
+    fitted = [each for each in models if is_estimator(each)]
+    if fitted and isinstance(data, str | Path | pd.DataFrame):
+        return table_for(fitted, data, said or DataSettings())
+    schemas = [schema_of(each) for each in models]
+    if isinstance(data, str | Path):
+        return CsvTable.at(data, with_schema(said or DataSettings(), schemas))
+    if isinstance(data, pd.DataFrame):
+        return CsvTable.of_frame(data, with_schema(said or DataSettings(), schemas))
+    if said is not None:
+        raise ValueError(
+            "settings of columns are for a CSV file or a pandas table: say it in the Table itself."
+        )
+    if isinstance(data, Collection):
+        data = data.split(0)
+    if isinstance(data, Split):
+        of_table = not isinstance(data.dataset, Collection)
+        return Table.of_split(data) if of_table else Items.of_split(data)
+    if isinstance(data, Table):
+        schema = with_schema(DataSettings(), schemas).columns
+        names = [feature.name for feature in data.columns.features]
+        if schema:
+            check_inputs_named(schema, names, names, data.name)
+    return data
+
+
+def _audited(
+    models: Mapping[str, nn.Module],
+    source: Source,
+    settings: AuditSettings,
+    folder: Path,
+    format: str,
+    on_progress: Callable[[Progress], None],
+) -> Audit:
+    assert settings.chunk is not None
+    total = _smaller(source.length, settings.rows)
+    chunks = _limited(source.chunks(settings.chunk), settings.rows)
+    first = next(chunks, None)
+    if first is None:
+        raise ValueError(f"{source.name} has no rows: there is nothing to audit.")
+    _check_finite(first, source)
+    on_progress(Progress(done=0, total=total, what="looking at the model"))
+    subjects = [
+        subject(name, model, first.x, source.columns, settings, source.classes)
+        for name, model in models.items()
+    ]
+    _check_alike(subjects)
+    doubted = _doubted(subjects, source, first)
+    plan = _plan(subjects, source, first, settings, format)
+    with held(folder):
+        clear_aside(folder)
+        ledger = Ledger(folder, plan)
+        if ledger.finished:
+            return Audit(record=_kept(folder, ledger.record), folder=folder)
+        (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
+        radii = settings.radii == "all" or (
+            settings.radii == "auto" and total is not None and total <= MANY
+        )
+        work = [
+            (
+                Auditor(each, source.columns, settings, radii),
+                Formatter(number=number, subject=each, columns=source.columns, settings=settings),
+            )
+            for number, each in enumerate(subjects)
+        ]
+        done = 0
+        for number, chunk in enumerate(itertools.chain([first], chunks)):
+            _check_finite(chunk, source)
+            if number < len(ledger.digests):
+                _check_same(chunk, ledger.digests[number], folder)
+            else:
+                _add(chunk, done, work, ledger, settings, source.name)
+            done += len(chunk.rows)
+            on_progress(Progress(done=done, total=total, what="auditing decisions"))
+        on_progress(Progress(done=done, total=total, what="adding up"))
+        record = _record(subjects, source, settings, ledger, done, radii, plan, doubted)
+        text = json.dumps(record, allow_nan=False, ensure_ascii=False)
+        write_text(folder / RECORD, text)
+        if format == "parquet":
+            write_parquet(folder / ROWS, subjects[0].classes, settings)
+        ledger.finish(text, keep_rows=format == "csv")
+    return Audit(record=record, folder=folder)
+
+
+def _kept(folder: Path, expected: object) -> dict[str, Any]:
+    """The record of a finished audit."""
+    content = content_of(folder / RECORD) if (folder / RECORD).is_file() else b""
+    if sum_of(content) != expected:
+        raise ValueError(
+            f"{folder} holds a finished audit whose {RECORD} is gone or was changed: delete the "
+            "folder, or choose another one."
+        )
+    found: dict[str, Any] = json.loads(content)
+    return found
+
+
+def _smaller(length: int | None, rows: int | None) -> int | None:
+    return length if rows is None else rows if length is None else min(length, rows)
+
+
+def _limited(chunks: Iterator[Chunk], rows: int | None) -> Iterator[Chunk]:
+    """The chunks up to a number of rows."""
+    left = math.inf if rows is None else rows
+    for chunk in chunks:
+        if left <= 0:
+            return
+        if len(chunk.rows) > left:
+            chunk = chunk.first(int(left))
+        left -= len(chunk.rows)
+        if chunk.rows:
+            yield chunk
+
+
+def _check_finite(chunk: Chunk, source: Source) -> None:
+    wrong = ~chunk.x.isfinite()
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"row {chunk.rows[row]} of {source.name} has no finite number for "
+            f"{source.columns.input_name(column)!r}: fill it in before the audit."
+        )
+
+
+def _check_alike(subjects: Sequence[Subject]) -> None:
+    for each in subjects[1:]:
+        if each.classes != subjects[0].classes:
+            raise ValueError(
+                f"models audited side by side answer for the same classes, but {each.name} has "
+                f"{len(each.classes)} and {subjects[0].name} {len(subjects[0].classes)}."
+            )
+
+
+def _check_same(chunk: Chunk, digest: str, folder: Path) -> None:
+    if chunk.digest != digest:
+        raise ValueError(
+            f"row {chunk.rows[0]} and those after it are not the ones that {folder} began with: "
+            "choose another folder."
+        )
+
+
+def _plan(
+    subjects: Sequence[Subject],
+    source: Source,
+    first: Chunk,
+    settings: AuditSettings,
+    format: str,
+) -> dict[str, Any]:
+    """All that decides what an audit finds, to know its folder by."""
+    told = {**asdict(settings), "format": format, "columns": source.columns.digest}
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "model": {each.name: each.digest for each in subjects},
+        # The first rows show labels, names and subgroups as well, which a file's digest does not.
+        "data": [source.digest, first.digest, *subjects[0].classes],
+        "settings": json.loads(json.dumps(told)),
+        "answers": {each.name: _answers(each, first) for each in subjects},
+    }
+
+
+def _doubted(subjects: Sequence[Subject], source: Source, first: Chunk) -> list[list[str]]:
+    """For each model what should make a reader doubt its audit."""
+    if source.columns.look is not None:
+        return [[] for _ in subjects]
+    seen = sample_of(source, first, subjects[0].classes)
+    of_table = doubts(seen, source.columns, source.target)
+    assumed = isinstance(source, CsvTable) and source.assumed
+    return [
+        [*of_table, *doubts_of_order(seen, source.columns, _scores(each), assumed)]
+        for each in subjects
+    ]
+
+
+def _scores(each: Subject) -> Callable[[Tensor], Tensor]:
+    """The logits of a model, wherever it computes."""
+    device = next((part.device for part in each.model.parameters()), torch.device("cpu"))
+
+    def scores(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = each.model(x.to(device))
+        return logits
+
+    return scores
+
+
+def _answers(each: Subject, first: Chunk) -> str:
+    """Twelve hexadecimal digits of a model's answers: code can change where no weight does."""
+    logits = _scores(each)(first.x[:ANSWERS]).flatten().tolist()
+    # Fewer digits than differ between machines.
+    told = " ".join(f"{value:.5e}" for value in logits)
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _add(
+    chunk: Chunk,
+    done: int,
+    work: Sequence[tuple[Auditor, Formatter]],
+    ledger: Ledger,
+    settings: AuditSettings,
+    where: str,
+) -> None:
+    """Audit the rows of a chunk by all models and keep what was found."""
+    measured = max(0, min(len(chunk.rows), settings.measured - done))
+    rows, told = [], []
+    so_far = Counter(ledger.told)
+    for judge, teller in work:
+        judged = judge.judge(chunk.x, measured)
+        try:
+            checked = check(judge, judged, chunk, where, first=done == 0).tolist()
+        except Contradiction as found:
+            raise found.kept_in(ledger.folder) from None
+        look = teller.columns.look
+        for i, row in enumerate(teller.rows(chunk, judged, checked)):
+            rows.append(row)
+            key = f"{row['model']} {row['verdict']}"
+            if so_far[key] < _most_told(teller.columns, settings) // len(work):
+                drawn = so_far[key] < MOST_DRAWN // len(work) and row["verdict"] == "broken"
+                so_far[key] += 1
+                told.append(teller.told(chunk, judged, i, row, drawn and look is not None))
+    ledger.add(chunk.digest, rows, told)
+
+
+def _most_told(columns: Columns, settings: AuditSettings) -> int:
+    """How many decisions are told in full."""
+    return MOST_TOLD if columns.look is None else min(MOST_TOLD, MOST_REASONS // settings.k)
+
+
+def _record(
+    subjects: Sequence[Subject],
+    source: Source,
+    settings: AuditSettings,
+    ledger: Ledger,
+    rows: int,
+    radii: bool,
+    plan: Mapping[str, Any],
+    doubted: Sequence[Sequence[str]],
+) -> dict[str, Any]:
+    """The content of `audit.json`, from the rows that were kept."""
+    classes, columns = subjects[0].classes, source.columns
+    tallies = [Tally(settings, classes) for _ in subjects]
+    for row in ledger.rows():
+        tallies[int(row["model"])].add(row)
+    joined = hashlib.sha256("".join(ledger.digests).encode()).hexdigest()[:12]
+    canonical = json.dumps(plan["settings"], sort_keys=True)
+    return {
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "version": __version__,
+        "hashes": {
+            "model": plan["model"],
+            "data": source.digest or joined,
+            "settings": hashlib.sha256(canonical.encode()).hexdigest()[:12],
+        },
+        "settings": {
+            "k": settings.k,
+            "tolerance": settings.tolerance,
+            "epsilons": list(settings.epsilons),
+            "norm": settings.norm,
+            "explained": settings.explained,
+            "attack": settings.attack,
+            "seed": settings.seed,
+            "checked": settings.checked,
+            "gauge free": settings.gauge_free,
+            "immutable": columns.immutable,
+            "unit of eps": columns.unit_of_eps,
+            "effort": plan["settings"]["effort"] if settings.attack != "none" else None,
+            "radii": radii,
+        },
+        "data": {
+            "name": source.name,
+            "rows": rows,
+            "features": [
+                {
+                    "name": feature.name,
+                    "unit": feature.unit,
+                    "group": feature.group,
+                    "immutable": still,
+                }
+                for feature, still in zip(columns.features, columns.still, strict=True)
+            ],
+            "classes": list(classes),
+            "target": source.target,
+            **({} if columns.look is None else {"kind": columns.look.kind}),
+        },
+        "models": [
+            {
+                "name": each.name,
+                **tally.record(),
+                "preflight": [_found_before(*finding) for finding in each.findings],
+                "notes": [*doubts, *_notes(each, tally, source, settings, rows, radii)],
+            }
+            for each, tally, doubts in zip(subjects, tallies, doubted, strict=True)
+        ],
+        "decisions": _chosen(ledger, tallies, _most_told(columns, settings)),
+    }
+
+
+def _found_before(finding: Any, repaired: bool) -> dict[str, Any]:
+    """A finding about a model, each part without the stop that the page sets."""
+    cure = finding.cure.rstrip(".")
+    return {
+        "problem": f"{finding.kind} ({finding.where}): {finding.problem.rstrip('.')}",
+        "effect": finding.effect.rstrip(".") + ("" if repaired else f" (cure: {cure})"),
+        "repair": cure if repaired else None,
+    }
+
+
+def _notes(
+    each: Subject,
+    tally: Tally,
+    source: Source,
+    settings: AuditSettings,
+    rows: int,
+    radii: bool,
+) -> Iterator[str]:
+    """What a reader should know about how the numbers came about."""
+    yield from source.notes
+    if each.uncertified is not None:
+        yield (
+            f"No certificate could be given, so that no decision is called certified: "
+            f"{each.uncertified}"
+        )
+    elif not radii:
+        yield (
+            f"Radii were not sought{_of_table(source)}: each certified radius is the greatest "
+            "audited length at which the reasons are proved to stay."
+        )
+    if source.columns.look is not None:
+        yield (
+            f"Of {len(source.columns.features):,} features {settings.k} are shown, and one that "
+            "changes places breaks a decision: read the share of reasons kept beside the verdicts."
+        )
+    if source.columns.look is not None and tally.counts["broken"] > MOST_DRAWN:
+        yield f"The first {MOST_DRAWN} broken decisions are drawn."
+    if rows > settings.measured:
+        yield (
+            "Thickness, faithfulness and flippable predictions were measured on the first "
+            f"{settings.measured:,} decisions{_and_exchanges(source)}."
+        )
+    yield from _about_exchanges(tally.exchanges())
+    if len(tally.subgroups) > MOST_SUBGROUPS:
+        yield f"Only the {MOST_SUBGROUPS} largest of {len(tally.subgroups):,} subgroups are shown."
+    if len(tally.sets) >= MOST_SETS:
+        yield f"There are {MOST_SETS:,} different sets of reasons or more; no more were counted."
+    if each.uncertified is None:
+        yield _self_check(tally, settings)
+
+
+def _self_check(tally: Tally, settings: AuditSettings) -> str:
+    """What was done to catch a false proof, and what came of it."""
+    if not settings.checked:
+        return "Self-check: none, as asked for; no proof was put to the test."
+    return (
+        f"Self-check: {tally.checked:,} of the {tally.proved:,} decisions with a proved radius, "
+        f"those proved furthest of each {settings.chunk:,} rows first ({100 * settings.checked:g} "
+        f"%, at least {checking.LEAST}), were attacked inside it: no reason was replaced."
+    )
+
+
+def _and_exchanges(source: Source) -> str:
+    return ", and so was the exchange agreement" if source.columns.exchangeable else ""
+
+
+def _about_exchanges(found: Mapping[str, Any]) -> Iterator[str]:
+    """What slopes do not say about exchanges of categories, and of whom that is not known."""
+    agreement, size = found["exchange agreement"], found["exchange size"]
+    if agreement is not None and (said := doubt(agreement, size)):
+        yield said
+    if without := found["without exchanges"]:
+        yield (
+            f"{without:,} of the decisions measured offer too few exchanges of categories to be "
+            "ordered, or none that does anything: the exchange agreement is that of the others."
+        )
+
+
+def _of_table(source: Source) -> str:
+    return " for a table of this size" if source.columns.look is None else ""
+
+
+def _chosen(ledger: Ledger, tallies: Sequence[Tally], most: int) -> list[dict[str, Any]]:
+    """The decisions told in full: all, or the first of each verdict in proportion."""
+    left = {
+        f"{number} {verdict}": count
+        for number, tally in enumerate(tallies)
+        for verdict, count in quotas(tally.counts, most // len(tallies)).items()
+    }
+    chosen = []
+    for told in ledger.told_rows():
+        key = f"{told['model']} {told['verdict']}"
+        if left.get(key, 0) > 0:
+            left[key] -= 1
+            chosen.append(told)
+    return sorted(chosen, key=lambda each: each["model"])

@@ -1,0 +1,160 @@
+"""Models by name or file, as the command line takes them; nothing is ever unpickled."""
+
+import hashlib
+import importlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from r2et.auditing.pt2_reader import read_exported
+from r2et.auditing.schema import difference, schema_in, schema_of
+from r2et.core.archives import check_tensors
+from r2et.core.naming import briefly
+from r2et.sklearn import StableClassifier
+from r2et.training.trainer import load
+
+PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
+SAVE = "save its weights by safetensors.torch.save_file and give --model module:factory --weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model, what it is called, and for one of this package its recipe or its classifier."""
+
+    name: str
+    model: nn.Module
+    recipe: dict[str, Any] = field(default_factory=dict)
+    classifier: StableClassifier | None = None
+    columns: tuple[str, ...] | None = None
+    """The columns of a table that it takes, in order, None if nothing says so."""
+
+
+def load_model(spec: str, weights: Path | None = None) -> Loaded:
+    """The model that `spec` names: a file, or module:factory with its weights.
+
+    `module:factory@weights.safetensors` says both in one word.
+    """
+    if "@" in spec and not Path(spec).exists():
+        spec, _, file = spec.partition("@")
+        if weights is not None:
+            raise ValueError(f"weights are given twice, as {file} and as {weights}: leave one out.")
+        weights = Path(file)
+    if ":" in spec and not Path(spec).exists():
+        model = made(spec)
+        columns = schema_of(model)
+        if weights is not None:
+            _fill(model, weights)
+            said = schema_in(weights)
+            if columns is not None and said not in (None, columns):
+                raise ValueError(
+                    f"{weights} and {spec} name different columns: {difference(said, columns)}; "
+                    "give the weights of this network."
+                )
+            return Loaded(name=weights.stem, model=model, columns=said or columns)
+        return Loaded(name=spec, model=model, columns=columns)
+    if weights is not None:
+        raise ValueError(
+            f"the weights {weights} need the network they belong to: give it as --model "
+            "module:factory."
+        )
+    return _from_file(Path(spec))
+
+
+def _from_file(path: Path) -> Loaded:
+    if not path.is_file():
+        raise ValueError(f"there is no model {path}: give a file, or module:factory.")
+    if path.suffix == ".pt2":
+        return Loaded(name=path.stem, model=read_exported(path))
+    if path.suffix in PICKLES:
+        raise ValueError(
+            f"{path} is a pickle, which can run code when it is opened, and is not read: {SAVE}."
+        )
+    notes = _notes(path)
+    if "recipe" not in notes:
+        raise ValueError(
+            f"{path} holds weights without the network they belong to: give --model "
+            f"module:factory --weights {path}."
+        )
+    if '"estimator"' in notes:
+        classifier = StableClassifier.load(path)
+        return Loaded(name=path.stem, model=classifier.model_, classifier=classifier)
+    model, recipe = load(path)
+    return Loaded(name=path.stem, model=model, recipe=recipe)
+
+
+def _notes(path: Path) -> str:
+    """What this package wrote into the head of a safetensors file, empty if nothing."""
+    check_tensors(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get("r2et", ""))
+    except (SafetensorError, OSError) as problem:
+        raise ValueError(
+            f"{path} is no model that can be read ({problem}): give a .safetensors file of this "
+            "package, an exported program .pt2, or module:factory."
+        ) from problem
+
+
+def made(name: str) -> nn.Module:
+    """What `module:factory` returns; modules of the working folder are found, too."""
+    module, _, factory = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), factory)()
+    except Exception as problem:  # whatever the user's own code raises
+        raise ValueError(
+            f"{name} could not be called ({briefly(problem)}): give module:factory, a function "
+            "without arguments that returns an nn.Module."
+        ) from problem
+    if not isinstance(found, nn.Module):
+        raise ValueError(
+            f"{name} returned {type(found).__name__}: let it return an nn.Module that gives one "
+            "logit for each class."
+        )
+    return found
+
+
+def _fill(model: nn.Module, path: Path) -> None:
+    """Give a network its weights, refused if they are another's."""
+    if not path.is_file():
+        raise ValueError(f"there is no file of weights {path}: check the path.")
+    if path.suffix in PICKLES:
+        raise ValueError(
+            f"{path} is a pickle, which can run code when it is opened, and is not read: write it "
+            "again by safetensors.torch.save_file(model.state_dict(), 'net.safetensors')."
+        )
+    check_tensors(path)
+    try:
+        theirs = load_file(path)
+    except (SafetensorError, OSError) as problem:
+        raise ValueError(
+            f"{path} is not a whole file of weights ({problem}): write it by "
+            "safetensors.torch.save_file."
+        ) from problem
+    mine = model.state_dict()
+    for name in sorted(mine.keys() | theirs.keys()):
+        here, there = (tuple(each[name].shape) if name in each else None for each in (mine, theirs))
+        if here != there:
+            raise ValueError(
+                f"{path} does not fit the network: {name} is "
+                f"{'missing' if there is None else there} in the file, but the network has "
+                f"{'none' if here is None else here}; give the weights of this network."
+            )
+    model.load_state_dict(theirs)
+
+
+def model_digest(model: nn.Module) -> str:
+    """Twelve hexadecimal digits that change with any layer or weight."""
+    found = hashlib.sha256(repr(model).encode("utf-8", "replace"))
+    if (code := getattr(model, "code", None)) is not None:
+        found.update(str(code).encode())  # of a graph, which its repr does not show
+    for name, value in sorted(model.state_dict().items()):
+        found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        found.update(value.detach().double().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:12]

@@ -1,0 +1,100 @@
+"""The columns that a model says it takes, matched by name and order with those of a table."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+from r2et.auditing.config import DataSettings
+
+ATTRIBUTES = ("feature_names_in_", "feature_names", "columns")
+NOTE = "columns"  # of a safetensors file: a JSON list of names
+
+Schema = tuple[str, ...]
+
+
+def schema_of(model: object) -> Schema | None:
+    """The columns that a model of the user's own names in an attribute, None if it names none."""
+    for name in ATTRIBUTES:
+        found: Any = getattr(model, name, None)
+        listed = isinstance(found, list | tuple | np.ndarray) and len(found)
+        if listed and all(isinstance(each, str) for each in found):
+            return tuple(map(str, found))
+    return None
+
+
+def schema_in(path: Path) -> Schema | None:
+    """The columns that the head of a safetensors file names, None if it names none."""
+    with safe_open(path, framework="pt") as file:
+        told = (file.metadata() or {}).get(NOTE)
+    if told is None:
+        return None
+    try:
+        found = json.loads(told)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError(
+            f"{path} says {told[:80]!r} of its columns: expected a JSON list of their names."
+        )
+    return tuple(found)
+
+
+def with_schema(settings: DataSettings, schemas: Iterable[Schema | None]) -> DataSettings:
+    """The settings with the columns that the models name, refused where two name different ones."""
+    said = {"the settings": settings.columns} if settings.columns else {}
+    for number, schema in enumerate(schemas):
+        if schema is not None:
+            said["the model" if number == 0 else f"model {number + 1}"] = schema
+    for who, schema in [*said.items()][1:]:
+        first = next(iter(said))
+        if schema != said[first]:
+            raise ValueError(
+                f"{who} and {first} name different columns: {difference(schema, said[first])}; "
+                "audit them one at a time, or correct what is wrong."
+            )
+    return replace(settings, columns=next(iter(said.values()), ()))
+
+
+def difference(wanted: Sequence[str], given: Sequence[str]) -> str:
+    """How the columns that are given differ from those wanted, in words.
+
+    >>> difference(("a", "b"), ("b", "c"))
+    "'a' is missing, 'c' is too many"
+    >>> difference(("a", "b"), ("b", "a"))
+    "the same in another order, 'b' in the place of 'a'"
+    """
+    missing = [name for name in wanted if name not in given]
+    extra = [name for name in given if name not in wanted]
+    if not missing and not extra:
+        at = next(i for i, pair in enumerate(zip(wanted, given, strict=True)) if len({*pair}) > 1)
+        return f"the same in another order, {given[at]!r} in the place of {wanted[at]!r}"
+    told = [(missing, "missing"), (extra, "too many")]
+    return ", ".join(
+        f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {what}"
+        for names, what in told
+        if names
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(map(repr, names[:5])) + more
+
+
+def check_inputs_named(
+    schema: Schema, names: Sequence[str], features: Sequence[str], where: str
+) -> None:
+    """Refuse a table whose columns, and inputs, are not those of a schema."""
+    if schema in (tuple(names), tuple(features)):
+        return
+    nearer = features if set(schema) & set(features) - set(names) else names
+    raise ValueError(
+        f"the model takes the columns {_listed(schema)}, but {where} has others: "
+        f"{difference(schema, nearer)}; correct the table, or name by drop, id or target what is "
+        "no input."
+    )

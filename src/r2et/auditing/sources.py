@@ -1,0 +1,119 @@
+"""Rows for models that this package trained: encoded and scaled as in their training."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from r2et.auditing.classifiers import table_for
+from r2et.auditing.config import DataSettings
+from r2et.auditing.csvs import CsvTable
+from r2et.auditing.items import Items
+from r2et.auditing.models import Loaded
+from r2et.auditing.schema import with_schema
+from r2et.auditing.tables import Source, Table
+from r2et.data import (
+    DATASETS,
+    Collection,
+    Dataset,
+    Split,
+    load,
+    read_csv,
+    read_folder,
+    read_networks,
+)
+from r2et.data.dataset import in_words
+
+NETWORKS = (".npz", ".mat", ".zip")
+
+
+def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> Source:
+    """The rows of a CSV file or the test part of a known data set, as the models take them.
+
+    A folder of pictures or a file of networks is a collection of one's own: all of it, or the test
+    part for models that were trained on it.
+    """
+    fitted = [each.classifier for each in models if each.classifier is not None]
+    if fitted:
+        return table_for(fitted, data, settings)
+    trained = [each for each in models if "data" in each.recipe]
+    if data in DATASETS:
+        split = _split(load(data), trained)
+        if isinstance(split.dataset, Collection):
+            _check_plain(settings, data)
+            return Items.of_split(split)
+        _check_columns(settings, split)
+        still = [name for name in settings.features if settings.of(name).immutable]
+        subgroups = {name: _in_words(split, name) for name in settings.subgroups}
+        return Table.of_split(split, immutable=still, subgroups=subgroups)
+    if (found := _collection(Path(data))) is not None:
+        _check_plain(settings, data)
+        return Items.of_split(_split(found, trained)) if trained else Items.of_collection(found)
+    if not trained:
+        return CsvTable.at(data, with_schema(settings, [each.columns for each in models]))
+    if settings.target is None:
+        raise ValueError(f"{trained[0].name} was trained for a target: name it by --target.")
+    begun_with = settings.fit_on or data
+    kinds = {kind: [name for name in settings.features if settings.of(name).kind == kind]
+             for kind in ("category", "numeric")}  # fmt: skip
+    dataset = read_csv(
+        begun_with,
+        target=settings.target,
+        name=Path(begun_with).stem,
+        drop=[*settings.drop, *([settings.id] if settings.id else [])],
+        categories=kinds["category"],
+        numeric=kinds["numeric"],
+    )
+    split = _split(dataset, trained)
+    as_trained = replace(settings, scale="minmax", eps="scaled", missing="mark")
+    return CsvTable.at(data, as_trained, scale=split.scale)
+
+
+def _collection(path: Path) -> Collection | None:
+    """The user's own folder of pictures or file of networks, None if it is something else."""
+    if path.is_dir():
+        return read_folder(path, name=path.resolve().name)
+    if path.suffix in NETWORKS:
+        return read_networks(path, name=path.stem)
+    return None
+
+
+def _check_plain(settings: DataSettings, data: str) -> None:
+    if settings != DataSettings():
+        raise ValueError(f"{data} has no columns to speak of: leave out --config and --target.")
+
+
+def _split(dataset: Dataset | Collection, trained: Sequence[Loaded]) -> Split:
+    """The split of a data set that the models were trained on."""
+    for each in trained:
+        if each.recipe["data"] != dataset.digest:
+            raise ValueError(
+                f"{each.name} was not trained on {dataset.name} as it is read here: give the table "
+                "it was trained on, or name it by fit_on, with the same target and columns."
+            )
+    seeds = {int(each.recipe.get("seed", 0)) for each in trained}
+    if len(seeds) > 1:
+        raise ValueError(
+            "models audited side by side take the same inputs, but these were trained on different "
+            f"splits ({', '.join(map(str, sorted(seeds)))}): audit them one at a time."
+        )
+    return dataset.split(seeds.pop() if seeds else 0)
+
+
+def _check_columns(settings: DataSettings, split: Split) -> None:
+    settings = replace(settings, target=None)
+    settings.check_names(split.table.group_names, split.dataset.name)
+    if settings.id or settings.drop or settings.groups or settings.fit_on:
+        raise ValueError(
+            f"{split.dataset.name} comes with the package and is read as it is: leave out id, "
+            "drop, groups and fit_on."
+        )
+
+
+def _in_words(split: Split, group: str) -> list[str]:
+    """The value of an attribute in words for each row of the test part."""
+    dataset = split.table
+    numbers = [i for i, feature in enumerate(dataset.features) if feature.group == group]
+    return [
+        in_words([(dataset.features[i], float(row[i])) for i in numbers])
+        for row in dataset.x[split.test.rows]
+    ]

@@ -1,0 +1,393 @@
+"""How far pairs of features stay apart: sound lower bounds of their gaps, and a search by them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from r2et.certification.affine import (
+    TINY,
+    AffineForm,
+    LinearMap,
+    Norm,
+    QuadraticError,
+    Region,
+    Symbols,
+    mapped,
+)
+from r2et.certification.layers import travel
+from r2et.certification.propagate import ActivationNode, BoundPropagator, Value
+from r2et.certification.recording import Program
+from r2et.core.autograd import gradient_of
+from r2et.core.one_hot import OneHot, gauge_free
+from r2et.explainers import SCORES, Quantity
+
+WAYS = ("tangent", "secant", "flat")
+RANGES = "ranges"
+"""A cheap way: the input is not followed, and of each number only its range is known."""
+SYMBOLS = 512
+UNBOUNDED = 1e100
+STEP, FAR, CLOSE, AGAIN = 4.0, 1e3, 1.01, 1.05
+CHEAP_LOOKS, MANY = 10, 256
+PAIRS_AT_ONCE = 16_384
+
+
+def signed_slope(
+    logits: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, of: Quantity, one_hot: OneHot | None
+) -> Tensor:
+    """The slope of the score of class y by x through autograd, with its sign: (B, n)."""
+    with torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        slope = gradient_of(SCORES[of](logits(leaf), y), leaf, create_graph=False)
+    return gauge_free(slope, one_hot).flatten(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be bounded: a network, what is explained of it, and where it may move."""
+
+    program: Program
+    example: Tensor
+    k: int
+    of: Quantity
+    one_hot: OneHot | None
+    norm: Norm
+    scale: Tensor | None
+
+    def saliency(self, x: Tensor, y: Tensor) -> Tensor:
+        """The signed slope of the score at x, flattened: (B, n)."""
+        return signed_slope(self.program, x, y, self.of, self.one_hot)
+
+    @cached_property
+    def ways(self) -> tuple[str, ...]:
+        """The ways of bounding slopes that differ for this network."""
+        kinks = all(bend.activation.kinks for bend in self.bends)
+        if kinks:
+            return WAYS[-1:]
+        return WAYS[:1] if self.example[0].numel() > MANY else WAYS
+
+    @cached_property
+    def bends(self) -> list[ActivationNode]:
+        """The activations of the network."""
+        still = Region(x=self.example, radius=self.example.new_zeros(1), followed=False)
+        return travel(self.program, still, 0)[0].bends
+
+    def slopes(self, x: Tensor, y: Tensor, radius: Tensor, way: str) -> tuple[AffineForm, Symbols]:
+        """All slopes that occur within the radius, bounded in a way: (B, n)."""
+        region = Region(
+            x=x, radius=radius, norm=self.norm, scale=self.scale, followed=way != RANGES
+        )
+        passage, logits = travel(self.program, region, SYMBOLS)
+        signal = _signal(passage, logits, y, self.of)
+        slope, symbols = passage.back(signal, logits, "flat" if way == RANGES else way)
+        return mapped(symbols, slope, _projected(self.one_hot, x[0].numel())), symbols
+
+
+def _projected(one_hot: OneHot | None, d: int) -> LinearMap:
+    def flat(t: Tensor) -> Tensor:
+        return t.flatten(1)
+
+    if not one_hot:
+        return LinearMap(apply=flat, absolute=flat)
+    weights = gauge_free(torch.eye(d, dtype=torch.float64), one_hot)
+
+    def by(matrix: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda t: t.flatten(1) @ matrix.to(t.device)
+
+    return LinearMap(apply=by(weights), absolute=by(weights.abs()))
+
+
+def _signal(passage: BoundPropagator, logits: Value, y: Tensor, of: Quantity) -> AffineForm:
+    """The slope of the explained score by the logits, for all that occur: (B, C)."""
+    count = logits.form.centre.shape[1]
+    own = F.one_hot(y, count).to(logits.form.centre)
+    if of == "logit":
+        return AffineForm.constant(own)
+    if count == 2:
+        return AffineForm.constant(2 * own - 1)
+    low, high = passage.symbols.range(logits.form)
+    hidden = own.bool()
+    if of == "margin":
+        least = low.masked_fill(hidden, -torch.inf).amax(-1, keepdim=True)
+        candidates = (high >= least) & ~hidden
+        alone = candidates.sum(-1, keepdim=True) == 1
+        share_low = torch.where(alone & candidates, 1.0, torch.zeros_like(own))
+        share_high = candidates.to(own)
+    else:
+        share_low, share_high = _softmax_range(low, high, hidden)
+    middle, half = (share_low + share_high) / 2, (share_high - share_low) / 2
+    slack = 64 * torch.finfo(middle.dtype).eps
+    return AffineForm(
+        own - middle, own.new_zeros(0, *own.shape), torch.where(hidden, 0.0, half + slack)
+    )
+
+
+def _softmax_range(low: Tensor, high: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Least and greatest share of each class in a softmax without the hidden one: (B, C) each."""
+    count = low.shape[1]
+    others = ~torch.eye(count, dtype=torch.bool, device=low.device) & ~hidden[:, None]
+    against_high = high[:, None].masked_fill(~others, -torch.inf).logsumexp(-1)
+    against_low = low[:, None].masked_fill(~others, -torch.inf).logsumexp(-1)
+    least, most = torch.sigmoid(low - against_high), torch.sigmoid(high - against_low)
+    return least.masked_fill(hidden, 0), most.masked_fill(hidden, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class RadiusSearch:
+    """Tells for the examples of a batch what holds within a radius.
+
+    Pairs of features that are no further apart at x than `noise` (B,) are never told apart.
+    """
+
+    task: Task
+    x: Tensor
+    y: Tensor
+    slope: Tensor
+    ranked: Tensor
+    noise: Tensor
+
+    def widest(self, pairs: Tensor, looks: int, first: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest radius found at which all `pairs` (k, n) are apart, and who fails beyond it.
+
+        `first` (B,) is where the search begins. The least gap falls with the radius, and about as a
+        line minus a square: where a chord between a radius that holds and one that fails comes
+        down to zero, the gap does not yet. So a guess there holds, and one a little further fails.
+        """
+        gap = self._clean_gap(pairs)
+        low, at_low = self._cheaply(pairs, gap, first)
+        high, at_high = torch.full_like(first, torch.inf), torch.full_like(first, -torch.inf)
+        weakest = self.ranked[:, [self.task.k - 1, self.task.k]].clone()
+        guess = torch.where(low > 0, (low * STEP).clamp_max(UNBOUNDED), first)
+        done, joint = ~(gap > self.noise), torch.zeros_like(gap, dtype=torch.bool)
+        best = torch.full(first.shape, -1, device=first.device)
+        for look in range(looks):
+            # By one way first, the best at the first look; at its limit by all of them together.
+            close = high <= low * CLOSE
+            done |= close & joint
+            high = torch.where(close & ~joint, torch.inf, high)
+            guess = torch.where(close & ~joint, low * AGAIN, guess)
+            joint |= close
+            rows = (~done & (guess > 0)).nonzero().squeeze(-1)
+            if not len(rows):
+                break
+            found, pair = self._look(rows, guess[rows], pairs, best, joint[rows])
+            held = found > 0
+            won, lost = rows[held], rows[~held]
+            low[won], at_low[won] = guess[won], found[held]
+            high[lost], at_high[lost] = guess[lost], found[~held]
+            weakest[lost] = pair[~held]
+            guess = _next(low, at_low, high, at_high, look)
+        return torch.where(low >= UNBOUNDED, torch.inf, low), weakest
+
+    def _look(
+        self, rows: Tensor, radius: Tensor, pairs: Tensor, best: Tensor, joint: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The least gap of each row and its pair.
+
+        `joint` rows are bounded in all ways, each pair by the best of them; the others by the way
+        that is the best for all pairs of the row, which their first look finds and tells in `best`.
+        """
+        k, n = pairs.shape
+        gaps = torch.full((len(rows), k, n), -torch.inf, dtype=radius.dtype, device=radius.device)
+        least = torch.full_like(radius, -torch.inf)
+        first = (best[rows] == -1) & ~joint
+        for number, way in enumerate(self.task.ways):
+            asked = torch.where(joint | first, ~(least > 0), best[rows] == number)
+            at = asked.nonzero().squeeze(-1)
+            if not len(at):
+                continue
+            wanted = pairs.expand(len(at), k, n) & ~((gaps[at] > 0) & joint[at, None, None])
+            found = self.gaps(rows[at], radius[at], wanted, way)
+            found = torch.where(pairs, found, torch.inf)
+            both = torch.maximum(gaps[at], torch.where(wanted, found, -torch.inf))
+            alone = found.flatten(1).amin(-1)
+            better = joint[at] | (alone > least[at]) | (least[at] == -torch.inf)
+            gaps[at[better]] = torch.where(joint[at, None, None], both, found)[better]
+            least[at] = torch.where(pairs, gaps[at], torch.inf).flatten(1).amin(-1)
+            chosen = at[better & first[at]]
+            best[rows[chosen]] = number
+        return least, self._closest(rows, gaps, pairs)
+
+    def _closest(self, rows: Tensor, gaps: Tensor, pairs: Tensor) -> Tensor:
+        """The pair of features with the least gap: (B, 2)."""
+        closest = torch.where(pairs, gaps, torch.inf).flatten(1).argmin(-1)
+        ranked, n = self.ranked[rows], pairs.shape[1]
+        shown = ranked.gather(1, (closest // n)[:, None])
+        return torch.cat([shown, ranked.gather(1, (closest % n)[:, None])], -1)
+
+    def _cheaply(self, pairs: Tensor, gap: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """A radius at which the pairs are apart by ranges alone, and the least gap there: (B,)."""
+        low, at_low = torch.zeros_like(gap), gap.clone()
+        high, guess = torch.full_like(gap, torch.inf), first.clone()
+        for _ in range(CHEAP_LOOKS):
+            open_rows = (gap > self.noise) & (low < UNBOUNDED) & ~(high < low * 2)
+            rows = open_rows.nonzero().squeeze(-1)
+            if not len(rows):
+                break
+            gaps = self.gaps(rows, guess[rows], pairs.expand(len(rows), *pairs.shape), RANGES)
+            found = torch.where(pairs, gaps, torch.inf).flatten(1).amin(-1)
+            held = found > 0
+            low[rows[held]], at_low[rows[held]] = guess[rows[held]], found[held]
+            high[rows[~held]] = guess[rows[~held]]
+            inside = torch.where(low > 0, (low * high).sqrt(), high / 16)
+            beyond = torch.where(low > FAR, UNBOUNDED, low * 16)
+            guess = torch.where(high < torch.inf, inside, beyond)
+        return low, at_low
+
+    def _clean_gap(self, pairs: Tensor) -> Tensor:
+        """The least gap of the pairs at x itself: (B,)."""
+        return torch.where(pairs, self._clean_gaps(), torch.inf).flatten(1).amin(-1)
+
+    def _clean_gaps(self) -> Tensor:
+        """The gap of each pair at x itself, by rank: (B, k, n)."""
+        ranked = self.slope.abs().gather(1, self.ranked)
+        return ranked[:, : self.task.k, None] - ranked[:, None]
+
+    def precision(self, rows: Tensor, radius: Tensor) -> Tensor:
+        """Share of the top k that surely stay there: (B,)."""
+        k, n = self.task.k, self.slope.shape[1]
+        wanted = torch.ones(len(rows), k, n, dtype=torch.bool, device=rows.device)
+        wanted[:, range(k), range(k)] = False
+        wanted &= self._clean_gaps()[rows] > self.noise[rows, None, None]
+        surely = torch.zeros_like(wanted)
+        for way in (RANGES, *self.task.ways):
+            surely |= self.gaps(rows, radius, wanted & ~surely, way) > 0
+        # A feature stays if all but k - 1 others are surely below it. And no more can leave than
+        # enter: another may enter unless k features are surely above it.
+        stays = (surely.sum(-1) >= n - k).sum(-1)
+        enters = (surely[:, :, k:].sum(1) < k).sum(-1)
+        return torch.maximum(stays, k - enters).clamp_min(0).to(radius) / k
+
+    def gaps(self, rows: Tensor, radius: Tensor, wanted: Tensor, way: str) -> Tensor:
+        """Sound lower bounds of |I_i| - |I_j| by rank, as far as `wanted` (B, k, n): (B, k, n).
+
+        What is not wanted is minus infinity. A pair that the ranges of its two numbers keep apart
+        is not looked at as a pair.
+        """
+        k = self.task.k
+        least = torch.full(wanted.shape, -torch.inf, dtype=radius.dtype, device=radius.device)
+        some = wanted.flatten(1).any(-1).nonzero().squeeze(-1)
+        if not len(some):
+            return least
+        rows, radius, wanted = rows[some], radius[some], wanted[some]
+        ranked, signs = self.ranked[rows], self.slope[rows].sign()
+        form, symbols = self.task.slopes(self.x[rows], self.y[rows], radius, way)
+        low, high = symbols.range(form)
+        leading = torch.where(signs > 0, low, -high).gather(1, ranked[:, :k])
+        others = torch.maximum(high, -low).gather(1, ranked)
+        apart = (leading[:, :, None] - others[:, None]).nan_to_num(nan=-torch.inf)
+        example, one, other = (wanted & ~(apart > 0)).nonzero(as_tuple=True)
+        if len(example) and way != RANGES:
+            ours, theirs = ranked[example, one], ranked[example, other]
+            known = (low > 0).to(low) - (high < 0).to(low)
+            sides = signs[example, ours], known[example, theirs]
+            found = pair_gaps(form, symbols, example, ours, theirs, *sides, radius)
+            apart[example, one, other] = found.nan_to_num(nan=-torch.inf)
+        least[some] = torch.where(wanted, apart, -torch.inf)
+        return least
+
+
+def _next(low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int) -> Tensor:
+    """Where to look next: between a radius that holds and one that fails, or further out."""
+    at_high = at_high.clamp_min(-1e300)
+    root = low + (high - low) * at_low / (at_low - at_high)
+    root = torch.minimum(root.nan_to_num(0.0), (low + high) / 2)
+    # A chord from far away comes down too early; the middle by ratio is better then.
+    far = high > 8 * low.clamp_min(1e-30)
+    middle = torch.where(low > 0, (low * high).sqrt(), root)
+    between = torch.where(far & (low > 0), torch.maximum(root, middle), root)
+    between = torch.where((look % 2 == 1) & ~far, torch.maximum(root, low) * CLOSE, between)
+    between = between.clamp(low + (high - low) / 64, high - (high - low) / 64)
+    beyond = torch.where(low > FAR, UNBOUNDED, low * STEP)
+    return torch.where(high < torch.inf, between, beyond)
+
+
+def pair_gaps(
+    form: AffineForm,
+    symbols: Symbols,
+    example: Tensor,
+    ours: Tensor,
+    theirs: Tensor,
+    signs: Tensor,
+    known: Tensor,
+    radius: Tensor,
+) -> Tensor:
+    """Sound lower bounds of s g_i - |g_j| for pairs of numbers of a form: (P,).
+
+    s = `signs`. Where g_j is of one sign on the whole region, `known` says which (0: of neither),
+    and |g_j| is that sign times g_j.
+    """
+    moves = form.moves.permute(1, 2, 0).contiguous()  # (B, n, M)
+    bows = [_Bowed(bow, radius) for bow in symbols.bows]
+
+    def least(pairs: Tensor, side: Tensor) -> Tensor:
+        at, i, j, s = example[pairs], ours[pairs], theirs[pairs], signs[pairs]
+        steps = s[:, None] * moves[at, i] - side[:, None] * moves[at, j]  # (P, M)
+        centre = s * form.centre[at, i] - side * form.centre[at, j]
+        return _lowest(symbols, bows, at, centre, steps, form.rest[at, i] + form.rest[at, j])
+
+    found = []
+    for part in torch.arange(len(example), device=example.device).split(PAIRS_AT_ONCE):
+        side = known[part]
+        lower = least(part, torch.where(side == 0, 1.0, side))
+        either = (side == 0).nonzero().squeeze(-1)
+        if len(either):
+            lower[either] = torch.minimum(
+                lower[either], least(part[either], -torch.ones_like(side[either]))
+            )
+        found.append(lower)
+    return torch.cat(found)
+
+
+def _lowest(
+    symbols: Symbols,
+    bows: "Sequence[_Bowed]",
+    at: Tensor,
+    centre: Tensor,
+    steps: Tensor,
+    rest: Tensor,
+) -> Tensor:
+    """Least value of single numbers given by centre (P,), moves (P, M) and rest (P,)."""
+    inputs = symbols.inputs
+    own, errors = steps[:, :inputs], steps[:, inputs:]
+    ball = own.abs().sum(-1) if symbols.norm == "box" else own.norm(dim=-1)
+    count = errors.shape[1]
+    low, high = symbols.low[:count].T[at], symbols.high[:count].T[at]
+    each = torch.minimum(errors * low, errors * high)
+    down = each.sum(-1)
+    size = centre.abs() + ball - down + rest
+    for bow in bows:
+        place = slice(bow.start - inputs, bow.start - inputs + bow.units)
+        plain = each[:, place].sum(-1)
+        bowed = bow.lowest(errors[:, place], at)
+        down = down + (torch.maximum(plain, bowed) - plain)
+    slack = (steps.shape[1] + 32) * torch.finfo(centre.dtype).eps * size + TINY
+    return centre - ball + down - rest - slack
+
+
+class _Bowed:
+    """Errors of activations of the input itself, which cannot all be at their worst at once.
+
+    sum_u C_u error_u >= -1/2 w' (sum_u q_u w_u w_u') w, and the largest eigenvalue of such a sum is
+    no more than its Frobenius norm, sqrt(q'Kq) with K_uv = (w_u'w_v)^2.
+    """
+
+    def __init__(self, bow: QuadraticError, radius: Tensor) -> None:
+        self.start, self.units = bow.start, bow.moves.shape[2]
+        # Numbers that move with the input alone do so in proportion to the radius.
+        widest = int(radius.argmax())
+        per_unit = bow.moves[:, widest] / radius[widest].clamp_min(1e-300)
+        self.kernel = (per_unit.T @ per_unit).square()
+        self.low, self.high, self.slack = bow.low, bow.high, bow.slack
+        self.squared = radius.square()
+
+    def lowest(self, weights: Tensor, at: Tensor) -> Tensor:
+        """A sound lower bound of the weighted sum of the errors: (P,)."""
+        low, high = self.low.T[at], self.high.T[at]
+        load = -torch.minimum(weights * low, weights * high).clamp_max(0)
+        norm = ((load @ self.kernel) * load).sum(-1).clamp_min(0).sqrt()
+        slack = (weights.abs() * self.slack.T[at]).sum(-1)
+        return -(1 + 1e-9) * self.squared[at] * norm / 2 - slack

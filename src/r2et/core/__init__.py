@@ -1,0 +1,1 @@
+"""What everything stands on: rankings, derivatives, random streams, inputs, files."""

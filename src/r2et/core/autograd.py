@@ -1,0 +1,305 @@
+"""Slopes and curvature of one score per example, differentiable iff the caller records."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
+    """The model as at prediction time: the layers that may differ in training, then restored.
+
+    In training mode batch normalisation mixes the examples of a batch and dropout draws at random:
+    a slope explains nobody. Attention is computed so that it can be differentiated twice.
+    """
+    switched = [part for part in model.modules() if part.training and _may_differ(part)]
+    for part in switched:
+        part.training = False
+    try:
+        with PLAIN_ATTENTION:
+            yield switched
+    finally:
+        for part in switched:
+            part.training = True
+
+
+class _PlainAttention:
+    """A context in which attention is made of operations that can be differentiated twice.
+
+    Torch's own choice of a kernel is one for the whole process, and each of its contexts puts back
+    what it met: of two that overlap in two threads, the later one would put back the choice of the
+    earlier. So all of ours count as one, from the first to begin to the last to end.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = Lock(), 0
+        self._chosen: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._chosen = sdpa_kernel(SDPBackend.MATH)
+                self._chosen.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *problem: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._chosen is not None:
+                self._chosen.__exit__(None, None, None)
+                self._chosen = None
+
+
+PLAIN_ATTENTION = _PlainAttention()
+
+
+# What computes or learns something else in training, of torch's own layers.
+VARYING = (
+    nn.modules.batchnorm._NormBase,
+    nn.modules.dropout._DropoutNd,
+    nn.MultiheadAttention,
+    nn.RReLU,
+)
+
+
+def _may_differ(part: nn.Module) -> bool:
+    """Whether a layer may compute something else in training: those known to, and all unknown."""
+    if isinstance(part, nn.RNNBase):
+        return part.dropout > 0  # cuDNN differentiates the others in training mode only
+    known = type(part).__module__.startswith(("torch.nn.modules.", "r2et."))
+    return not known or isinstance(part, VARYING)
+
+
+# What is piecewise linear in its input when nothing is drawn: a row of such layers has no second
+# derivative but at its kinks.
+PIECEWISE_LINEAR = (
+    nn.Sequential,
+    nn.Identity,
+    nn.Flatten,
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.AvgPool1d,
+    nn.AvgPool2d,
+    nn.Dropout,
+)
+
+
+def piecewise_linear(model: nn.Module) -> bool:
+    """Whether the logits at prediction time are surely linear between kinks.
+
+    Nothing but layers of `PIECEWISE_LINEAR` themselves, in rows, or of classes that say so by an
+    attribute `piecewise_linear = True`; what hooks or a forward of one's own do is not known.
+    """
+    return all(
+        (type(part) in PIECEWISE_LINEAR or getattr(type(part), "piecewise_linear", False) is True)
+        and not part._forward_hooks
+        and not part._forward_pre_hooks
+        and "forward" not in vars(part)
+        for part in model.modules()
+    )
+
+
+def gradient_of(values: Tensor, x: Tensor, *, create_graph: bool) -> Tensor:
+    """Gradient by x of the sum of `values`, zero where they do not depend on it: like x."""
+    if not values.requires_grad:
+        return torch.zeros_like(x)
+    (gradient,) = torch.autograd.grad(
+        values.sum(),
+        x,
+        create_graph=create_graph,
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return gradient
+
+
+def jacobian(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Derivative of each explained feature by each input number: (B, n, d).
+
+    For the gradient this is the Hessian. One backward pass for each feature, all examples at once.
+    """
+    recording = torch.is_grad_enabled()
+    with torch.enable_grad():
+        x = x if recording and x.requires_grad else x.detach().requires_grad_()
+        values = field(x)
+        if not values.requires_grad:
+            return x.new_zeros(*values.shape, *x.shape[1:]).flatten(2)
+        rows = [
+            gradient_of(values[:, i], x, create_graph=recording).flatten(1)
+            for i in range(values.shape[1])
+        ]
+    return torch.stack(rows, dim=1)
+
+
+def hessian_products(slope: Tensor, x: Tensor, directions: Tensor) -> Tensor:
+    """Hessian times each direction, `slope` computed from x with a graph: (m, *x.shape).
+
+    `directions` (m, *slope.shape) go backwards through the graph of the slope together, so that
+    the model itself is not called. Differentiable iff the caller records.
+    """
+    nothing = x.new_zeros(x.shape)
+    if not slope.requires_grad or not len(directions):
+        return nothing.expand(len(directions), *x.shape)
+
+    def product(direction: Tensor, *, together: bool) -> Tensor:
+        (found,) = torch.autograd.grad(
+            slope,
+            x,
+            direction,
+            create_graph=torch.is_grad_enabled(),
+            retain_graph=True,
+            allow_unused=True,
+            is_grads_batched=together,
+        )
+        if found is None:
+            return nothing.expand(len(direction), *x.shape) if together else nothing
+        return found
+
+    if len(directions) == 1:
+        return product(directions[0], together=False)[None]
+    try:
+        return product(directions, together=True)
+    except RuntimeError:
+        # Not every layer can be differentiated for many directions together, nor every batch held.
+        return torch.stack([product(each, together=False) for each in directions])
+
+
+def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, steps: int = 8) -> Tensor:
+    """Largest magnitude of an eigenvalue of symmetric matrices A, approached from below: (B,).
+
+    `product` maps one vector for each matrix, (B, n), to A v. What is returned is ||A v|| of the
+    unit vector v that Lanczos' method takes for the eigenvector after `steps` products: never more
+    than the true norm, and equal to it, if `start` has a share of the eigenvector, after as many
+    steps as there are different eigenvalues. Not |v'Av|: where the largest eigenvalues are a and
+    -a, a mixture of both has ||A v|| = a but any v'Av in between. In the gradient v is a constant,
+    which makes it u v' with u = Av / ||Av||: where v is exact, a subgradient of the norm, also
+    where eigenvalues coincide.
+    """
+    with torch.no_grad():
+        here = _unit(start)
+        basis, diagonal, beside = here[:, None], list[Tensor](), list[Tensor]()
+        scale = torch.zeros_like(here[:, :1])
+        for step in range(1, (steps := min(steps, start.shape[1])) + 1):
+            image = product(here)
+            scale = torch.maximum(scale, torch.linalg.vector_norm(image, dim=-1, keepdim=True))
+            diagonal.append((image * here).sum(-1, keepdim=True))
+            if step == steps:
+                break
+            rest = image - diagonal[-1] * here
+            for _ in range(2):  # once leaves too much where almost all is in the basis already
+                rest = rest - ((basis * rest[:, None]).sum(-1, keepdim=True) * basis).sum(1)
+            link = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+            # What rounding left of nothing is no direction, and would differ with the batch.
+            new = link > 100 * torch.finfo(link.dtype).eps * scale
+            beside.append(torch.where(new, link, 0.0))
+            here = torch.where(new, rest / torch.where(new, link, 1.0), 0.0)
+            basis = torch.cat([basis, here[:, None]], 1)
+        share = _dominant(_tridiagonal(diagonal, beside))
+        direction = (basis * share[..., None]).sum(1)
+    return root(product(direction).square().sum(-1))
+
+
+def _tridiagonal(diagonal: Sequence[Tensor], beside: Sequence[Tensor]) -> Tensor:
+    """Symmetric matrices: m columns (B, 1) on the diagonal, m - 1 beside it: (B, m, m)."""
+    matrices = torch.cat(list(diagonal), -1).diag_embed()
+    if beside:
+        next_to = torch.cat(list(beside), -1)
+        matrices = matrices + next_to.diag_embed(1) + next_to.diag_embed(-1)
+    return matrices
+
+
+def _dominant(matrices: Tensor) -> Tensor:
+    """Unit vectors on which small symmetric matrices act most strongly: (B, m, m) -> (B, m).
+
+    Squared over and over, a matrix keeps its largest eigenvalues only; each of its columns is then
+    made of their eigenvectors, and the one with the largest entry is returned. Batched solvers
+    would take the matrices one by one.
+    """
+    for _ in range(5):
+        largest = matrices.abs().amax((1, 2), keepdim=True)
+        matrices = matrices / torch.where(largest > 0, largest, 1.0)
+        for _ in range(2):
+            matrices = matrices @ matrices
+    strongest = matrices.abs().amax(1).argmax(-1)
+    return _unit(matrices[torch.arange(len(matrices), device=matrices.device), :, strongest])
+
+
+def everywhere(like: Tensor) -> Tensor:
+    """A fixed direction of length one with a share of every coordinate, for each row: (B, n).
+
+    Multiples of the golden ratio modulo 1: no pattern of a matrix is likely to be orthogonal to it.
+    """
+    places = torch.arange(1, like.shape[-1] + 1, dtype=torch.float64)
+    shares = (places * 0.6180339887498949) % 1 - 0.5
+    direction: Tensor = shares / torch.linalg.vector_norm(shares)
+    return direction.to(like).expand_as(like)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Each vector scaled to length one, zeros as they are: (B, n)."""
+    # The largest entry is divided out first: squares of small numbers underflow.
+    largest = vectors.abs().amax(-1, keepdim=True)
+    scaled = vectors / torch.where(largest > 0, largest, 1.0)
+    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    return scaled / torch.where(length > 0, length, 1.0)
+
+
+def root(squared: Tensor) -> Tensor:
+    """Square roots whose slope at zero is zero: like `squared`."""
+    positive = squared > 0
+    return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)
+
+
+def hessian_norm(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Frobenius norm of the derivative of an explanation, exactly: (B,)."""
+    norm: Tensor = torch.linalg.vector_norm(jacobian(field, x), dim=(1, 2))
+    return norm
+
+
+def estimated_hessian_norm(
+    field: Callable[[Tensor], Tensor], x: Tensor, directions: Tensor
+) -> Tensor:
+    """Frobenius norm of the derivative J of an explanation from random directions: (B,).
+
+    The root of the mean of ||J'u||^2 over the rows u of `directions` (m, n): for standard normal u
+    its square has the mean ||J||^2.
+    """
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        values = field(x)
+        total = torch.zeros_like(x.flatten(1)[:, 0])
+        for direction in directions:
+            slopes = gradient_of((values * direction).sum(-1), x, create_graph=False)
+            total = total + slopes.flatten(1).square().sum(-1)
+    return (total / len(directions)).sqrt()
+
+
+def estimated_curvature(
+    field: Callable[[Tensor], Tensor],
+    x: Tensor,
+    at_x: Tensor,
+    kappa: float,
+    along: Tensor | None = None,
+) -> Tensor:
+    """Change of an explanation along a short step, per unit length: (B,).
+
+    ||I(x + kappa v) - I(x)|| / kappa with v = sign(I) / ||sign(I)||, where `at_x` = I(x), or that
+    of `along`, shaped like x, in its place. The step direction is a constant. A network of
+    (Leaky)ReLUs shows its kinks only to a step long enough to cross them.
+    """
+    direction = (at_x if along is None else along).detach().sign().flatten(1)
+    length = direction.norm(dim=-1, keepdim=True)
+    direction = torch.where(length > 0, direction / length.clamp_min(1), direction).view_as(x)
+    change = (field(x + kappa * direction) - at_x).flatten(1)
+    return root(change.square().sum(-1)) / kappa

@@ -1,0 +1,200 @@
+"""All data sets by name, and the tables that travel with the package: adult, bank, compas."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from r2et.core.naming import nearest
+from r2et.data.collection import Collection
+from r2et.data.dataset import (
+    Column,
+    Dataset,
+    assemble,
+    binary_columns,
+    category_columns,
+    numeric_columns,
+)
+from r2et.data.graphs import NETWORKS
+from r2et.data.images import PICTURES
+from r2et.data.roots import data_root
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribute:
+    """One attribute of an embedded file: numbers with a unit, or codes into `values`."""
+
+    name: str
+    unit: str = ""
+    values: tuple[str, ...] = ()
+    binary: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What the arrays of an embedded file mean; the target is coded by the place in `classes`."""
+
+    attributes: tuple[Attribute, ...]
+    target: str
+    classes: tuple[str, ...]
+    source: str
+
+
+def number(name: str, unit: str = "") -> Attribute:
+    """An attribute of numbers."""
+    return Attribute(name=name, unit=unit)
+
+
+def binary(name: str, zero: str = "no", one: str = "yes") -> Attribute:
+    """An attribute of two values in one column."""
+    return Attribute(name=name, values=(zero, one), binary=True)
+
+
+def category(name: str, *values: str) -> Attribute:
+    """An attribute with one column for each value."""
+    return Attribute(name=name, values=values)
+
+
+TABLES: dict[str, Table] = {
+    "adult": Table(
+        attributes=(
+            number("age", "years"),
+            number("hours per week", "hours"),
+            category("work class", "Government", "Other/Unknown", "Private", "Self-Employed"),
+            category(
+                "education",
+                "Assoc",
+                "Bachelors",
+                "Doctorate",
+                "HS-grad",
+                "Masters",
+                "Prof-school",
+                "School",
+                "Some-college",
+            ),
+            category("marital status", "Divorced", "Married", "Separated", "Single", "Widowed"),
+            category(
+                "occupation",
+                "Blue-Collar",
+                "Other/Unknown",
+                "Professional",
+                "Sales",
+                "Service",
+                "White-Collar",
+            ),
+            category("race", "White", "Other"),
+            binary("gender", "Female", "Male"),
+        ),
+        target="income",
+        classes=("<=50K", ">50K"),
+        source="Becker and Kohavi (1996), Adult, UCI Machine Learning Repository, "
+        "doi 10.24432/C5XW20, CC BY 4.0; categories grouped.",
+    ),
+    "bank": Table(
+        attributes=(
+            number("age", "years"),
+            number("balance", "euros"),
+            category(
+                "job",
+                "White-collar",
+                "Technician",
+                "Blue-collar/service",
+                "Self-employed",
+                "Retired/student",
+                "Not working/unknown",
+            ),
+            category("marital status", "divorced", "married", "single"),
+            category("education", "primary", "secondary", "tertiary", "unknown"),
+            binary("default"),
+            binary("housing loan"),
+            binary("personal loan"),
+        ),
+        target="subscribes to a term deposit",
+        classes=("no", "yes"),
+        source="Moro, Rita and Cortez (2014), Bank Marketing, UCI Machine Learning Repository, "
+        "doi 10.24432/C5K306, CC BY 4.0; client attributes only, jobs grouped.",
+    ),
+    "compas": Table(
+        attributes=(
+            category("age group", "under 25", "25 to 45", "over 45"),
+            category("race", "African-American", "Caucasian", "Hispanic", "Other"),
+            binary("sex", "Female", "Male"),
+            binary("charge degree", "misdemeanour", "felony"),
+            number("priors"),
+            number("juvenile felonies"),
+            number("juvenile misdemeanours"),
+            number("juvenile other offences"),
+            number("length of stay", "days"),
+            binary("reoffended within two years"),
+            binary("violent reoffence"),
+        ),
+        target="COMPAS risk score",
+        classes=("low", "medium or high"),
+        source="ProPublica (2016), COMPAS Recidivism Risk Score Data, public records of Broward "
+        "County, Florida, no licence stated; ProPublica's filter, no names, dates or case numbers.",
+    ),
+}
+
+
+def columns_of(attribute: Attribute, stored: Tensor) -> list[Column]:
+    """The input columns of one stored attribute."""
+    if not attribute.values:
+        return numeric_columns(attribute.name, stored.double(), attribute.unit)
+    if attribute.binary:
+        zero, one = attribute.values
+        return binary_columns(attribute.name, stored, (zero, one))
+    return category_columns(attribute.name, stored, attribute.values)
+
+
+def read(name: str) -> Dataset:
+    """The embedded data set of that name."""
+    table = TABLES[name]
+    path = resources.files("r2et.data") / "files" / f"{name}.npz"
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        stored = {key: torch.from_numpy(arrays[key].astype(np.int64)) for key in arrays.files}
+    columns = [
+        column
+        for attribute in table.attributes
+        for column in columns_of(attribute, stored[attribute.name])
+    ]
+    return assemble(
+        columns,
+        stored[table.target],
+        name=name,
+        classes=table.classes,
+        target=table.target,
+        source=table.source,
+    )
+
+
+@overload
+def load(name: Literal["adult", "bank", "compas"], root: str | Path | None = None) -> Dataset: ...
+
+
+@overload
+def load(name: str, root: str | Path | None = None) -> Dataset | Collection: ...
+
+
+def load(name: str, root: str | Path | None = None) -> Dataset | Collection:
+    """The data set of that name, as listed in `DATASETS`.
+
+    What does not travel with the package is read from the folder `root`, else from the one that the
+    environment variable R2ET_DATA names.
+    """
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}: {nearest(name, DATASETS)}")
+    return DATASETS[name](data_root(root))
+
+
+DATASETS: dict[str, Callable[[Path | None], Dataset | Collection]] = {
+    "adult": lambda root: read("adult"),
+    "bank": lambda root: read("bank"),
+    "compas": lambda root: read("compas"),
+    **PICTURES,
+    **NETWORKS,
+}

@@ -1,0 +1,704 @@
+"""Networks over common nodes, such as brains: read from files, divided into pairs.
+
+Of a network the numbers above the diagonal count, row by row; a diagonal is never read. All files
+are read as plain numbers and words: nothing in them is run, and no archive is unpacked to the disk.
+"""
+
+import io
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, is_zipfile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from r2et.core.archives import COPIES, UNREADABLE, arrays_in, opened
+from r2et.core.inputs import Piece, check_symmetric, upper_triangle
+from r2et.core.limits import TEXT, TooLargeError, check_bytes, most_bytes
+from r2et.core.naming import nearest
+from r2et.core.rng import stream
+from r2et.data.collection import Collection
+from r2et.data.matlab import archive_of, word
+from r2et.data.roots import find
+
+PER_WORD = 64  # bytes of memory for a label or name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Under which names a file keeps its arrays; of `matrices` and `upper` it has one."""
+
+    matrices: str = "matrices"
+    upper: str = "upper"
+    labels: str = "labels"
+    nodes: str = "nodes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """How many folds, training pairs, and partners of each class for a held-out network."""
+
+    folds: int = 5
+    train_pairs: int = 4000
+    per_class: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse numbers with which some part would have no pairs."""
+        if self.folds < 2 or self.train_pairs < 2 or self.per_class < 1:
+            raise ValueError(
+                "a pairing needs folds >= 2, train_pairs >= 2 and per_class >= 1, got "
+                f"{self.folds}, {self.train_pairs} and {self.per_class}."
+            )
+
+
+KEYS, PAIRING = Keys(), Pairing()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Networks:
+    """Networks as a file has them: upper triangles (N, E) float32, a label each, names of nodes."""
+
+    upper: Tensor
+    labels: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit each other, values that are not finite, missing labels."""
+        if self.upper.ndim != 2 or node_count(self.upper.shape[1]) < 2:
+            raise ValueError(
+                "upper triangles must have m (m - 1) / 2 numbers for each network of m >= 2 nodes, "
+                f"got shape {tuple(self.upper.shape)}: give what stands above the diagonal."
+            )
+        if len(self.labels) != len(self.upper):
+            raise ValueError(
+                f"every network needs its label, but there are {len(self.upper)} networks and "
+                f"{len(self.labels)} labels: give as many of each."
+            )
+        if "" in self.labels:
+            raise ValueError(
+                "every network needs its label, but the label of network "
+                f"{self.labels.index('')} is missing: fill it in or remove the network."
+            )
+        if self.nodes and len(self.nodes) != self.size:
+            raise ValueError(
+                f"every node needs one name, but {self.size} nodes have {len(self.nodes)} names: "
+                "give as many names as nodes, or none."
+            )
+        for name, times in Counter(self.nodes).items():
+            if times > 1:
+                raise ValueError(
+                    f"names of nodes must differ, but {times} are called {name!r}: rename them."
+                )
+        bad = (~self.upper.isfinite()).nonzero()
+        if len(bad):
+            number, edge = bad[0].tolist()
+            raise ValueError(
+                f"networks must be finite, but network {number} has "
+                f"{self.upper[number, edge].item()} at place {edge} of its upper triangle: fill it "
+                "in or remove the network."
+            )
+
+    @property
+    def size(self) -> int:
+        """How many nodes each network has."""
+        return node_count(self.upper.shape[1])
+
+
+def node_count(edges: int) -> int:
+    """How many nodes have that many edges among them, 0 if no number of nodes has.
+
+    >>> node_count(6670), node_count(6671)
+    (116, 0)
+    """
+    nodes = (1 + math.isqrt(1 + 8 * edges)) // 2
+    return nodes if nodes * (nodes - 1) // 2 == edges else 0
+
+
+def upper_of(matrices: Tensor) -> Tensor:
+    """What stands above the diagonal of symmetric matrices: (N, m, m) -> (N, E).
+
+    The diagonal may hold anything; elsewhere a matrix must be finite and equal its transpose.
+    """
+    if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2]:
+        raise ValueError(
+            "connectivity matrices must be square, (N, m, m) for N networks of m nodes, got shape "
+            f"{tuple(matrices.shape)}: give whole matrices, or their upper triangles as such."
+        )
+    diagonal = torch.eye(matrices.shape[1], dtype=torch.bool, device=matrices.device)
+    hollow = matrices.masked_fill(diagonal, 0.0)
+    bad = (~hollow.isfinite()).nonzero()
+    if len(bad):
+        number, row, column = bad[0].tolist()
+        raise ValueError(
+            f"networks must be finite, but network {number} has "
+            f"{hollow[number, row, column].item()} in row {row}, column {column}: fill it in or "
+            "remove the network."
+        )
+    check_symmetric(hollow)
+    return hollow[:, *upper_triangle(matrices.shape[1], matrices.device)]
+
+
+def read_npz(path: Path, keys: Keys = KEYS) -> Networks:
+    """The networks of a NumPy archive: `matrices` (N, m, m) or `upper` (N, E), `labels`, `nodes`.
+
+    Upper triangles are row by row, as `numpy.triu_indices` has them; names of nodes may be absent.
+    """
+    check_file(path)
+    if not is_zipfile(path):
+        raise ValueError(f"{path} must be an archive written by numpy.savez, and is none.")
+    try:
+        arrays, known = arrays_in(path, vars(keys).values())
+    except TooLargeError:
+        raise
+    except UNREADABLE as problem:
+        raise ValueError(
+            f"{path} must hold plain arrays, got one that cannot be read ({one_line(problem)}): "
+            "give all networks equally many nodes, and words as arrays of strings."
+        ) from problem
+    return of_arrays(arrays, keys, known, path)
+
+
+def read_mat(path: Path, keys: Keys = KEYS) -> Networks:
+    """The networks of a MATLAB file up to version 7: the same variables as in a NumPy archive.
+
+    Matrices are stacked (N, m, m) or (m, m, N), or are the cells of a cell array; where both
+    stacks are possible, the first is taken. Words are cell arrays or char arrays.
+    """
+    check_file(path)
+    wanted = list(vars(keys).values())
+    places = {f"array {place}": key for place, key in enumerate(wanted)}
+    with archive_of(path, wanted, most_bytes() // COPIES) as archive:
+        found, _ = arrays_in(archive, ["names", *places])
+    known = found.pop("names").tolist()
+    arrays = {places[place]: array for place, array in found.items()}
+    if keys.matrices in arrays:
+        arrays[keys.matrices] = stacked_first(numbers(arrays[keys.matrices], keys.matrices, path))
+    return of_arrays(arrays, keys, known, path)
+
+
+def stacked_first(stack: NDArray[Any]) -> NDArray[Any]:
+    """Square matrices stacked along the first axis, of such or of (m, m, N)."""
+    last = stack.ndim == 3 and stack.shape[1] != stack.shape[2] and stack.shape[0] == stack.shape[1]
+    return np.moveaxis(stack, 2, 0) if last else stack
+
+
+def of_arrays(
+    arrays: Mapping[str, NDArray[Any]], keys: Keys, known: list[str], path: Path
+) -> Networks:
+    """The networks in a file's arrays; `known` are the names of all that it has."""
+    named = keys.nodes if keys.nodes != KEYS.nodes else None
+    for key in (keys.labels, named):
+        if key is not None and key not in arrays:
+            raise ValueError(f"{path} has no array {key!r}: {nearest(key, known)}")
+    if (keys.matrices in arrays) == (keys.upper in arrays):
+        raise ValueError(
+            f"{path} must have either whole matrices, {keys.matrices!r}, or their upper triangles, "
+            f"{keys.upper!r}, got {'both' if keys.upper in arrays else 'neither'}: "
+            f"{nearest(keys.matrices, known)}"
+        )
+    whole = keys.matrices in arrays
+    key = keys.matrices if whole else keys.upper
+    values = torch.from_numpy(numbers(arrays[key], key, path))
+    return Networks(
+        upper=upper_of(values) if whole else values,
+        labels=words(arrays[keys.labels]),
+        nodes=words(arrays[keys.nodes]) if keys.nodes in arrays else (),
+    )
+
+
+def numbers(values: NDArray[Any], key: str, path: Path) -> NDArray[np.float32]:
+    """An array of numbers as float32: like values."""
+    if values.dtype.kind not in "fiub":
+        raise ValueError(f"{key!r} in {path} must hold real numbers, got {values.dtype}.")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def words(values: NDArray[Any]) -> tuple[str, ...]:
+    """Each entry as a word, whole numbers without a point, missing ones empty: (N,)."""
+    check_bytes(PER_WORD * values.size, f"an array of {values.size:,} labels or names")
+    return tuple(word(each) for each in np.atleast_1d(values).ravel().tolist())
+
+
+def read_tu(path: Path) -> Networks:
+    """The graphs of a TUDataset archive as networks of ones and zeros over all their node labels.
+
+    A node label names the same place in every graph, a region of the brain, so each pair of labels
+    is one number: 1 for an edge, else 0, also where a graph lacks the node. A label that a graph
+    has twice names no place, and is refused. Without node labels the nodes go by their order, and
+    all graphs need equally many. Labels and attributes of edges are not read.
+    """
+    check_file(path)
+    if not is_zipfile(path):
+        raise ValueError(f"{path} must be a zip archive of the TUDataset collection, and is none.")
+    with opened(path) as archive:
+        members = [each for each in archive.namelist() if not each.startswith("__MACOSX")]
+        edges = one_ending(members, "_A.txt", path)
+        stem = edges.removesuffix("_A.txt")
+        table = partial(read_table, archive, path)
+        ends = table(edges, 2) - 1
+        graph = table(one_ending(members, f"{stem}_graph_indicator.txt", path), 1)[:, 0] - 1
+        labels = table(one_ending(members, f"{stem}_graph_labels.txt", path), 1)[:, 0]
+        named = f"{stem}_node_labels.txt" in members
+        places = table(f"{stem}_node_labels.txt", 1)[:, 0] if named else rank_in_graph(graph)
+    check_graphs(ends, graph, len(labels), len(places), path)
+    if not named:
+        check_equal_counts(np.bincount(graph, minlength=len(labels)), path)
+    known, node = np.unique(places, return_inverse=True)
+    check_once(graph, places, path)
+    low, high = np.sort(node[ends], axis=1).T
+    size = len(known)
+    pairs = size * (size - 1) // 2
+    check_bytes(4 * len(labels) * pairs, f"{path}, {len(labels):,} graphs of {size:,} nodes,")
+    upper = np.zeros((len(labels), pairs), dtype=np.float32)
+    apart = low != high
+    low, high, owner = low[apart], high[apart], graph[ends[apart, 0]]
+    upper[owner, low * (2 * size - low - 1) // 2 + high - low - 1] = 1
+    return Networks(
+        upper=torch.from_numpy(upper),
+        labels=words(labels),
+        nodes=tuple(f"region {label}" for label in known.tolist()),
+    )
+
+
+def one_ending(members: list[str], ending: str, path: Path) -> str:
+    """The one member of an archive with that ending."""
+    found = [member for member in members if member.endswith(ending)]
+    if len(found) != 1:
+        raise ValueError(
+            f"{path} must hold one file *{ending} as TUDataset archives do, got {len(found)}: it "
+            f"has {', '.join(members[:5]) or 'no files'}."
+        )
+    return found[0]
+
+
+def read_table(archive: ZipFile, path: Path, member: str, columns: int) -> NDArray[np.int64]:
+    """Whole numbers of a text file in an archive, separated by commas: (rows, columns)."""
+    info, found = archive.getinfo(member), array("q")
+    check_bytes(TEXT * info.file_size, f"{member} in {path}")
+    try:
+        with archive.open(info) as file:
+            for line in filter(str.strip, io.TextIOWrapper(file, "ascii")):
+                cells = line.split(",", columns)
+                if len(cells) != columns:
+                    raise ValueError(f"the line {line[:40].strip()!r}")
+                found.extend(map(int, cells))
+        if not found:
+            raise ValueError("none")
+    except UNREADABLE as problem:
+        raise ValueError(
+            f"{member} in {path} must hold {columns} whole numbers in each line, got: "
+            f"{one_line(problem)}."
+        ) from problem
+    return np.frombuffer(found, np.int64).reshape(-1, columns)
+
+
+def rank_in_graph(graph: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of each node among the nodes of its graph: like graph."""
+    order = np.argsort(graph, kind="stable")
+    starts = np.searchsorted(graph[order], graph[order])
+    ranks = np.empty_like(graph)
+    ranks[order] = np.arange(len(graph)) - starts
+    return ranks
+
+
+def check_graphs(
+    ends: NDArray[np.int64], graph: NDArray[np.int64], graphs: int, labelled: int, path: Path
+) -> None:
+    """Refuse nodes of unknown graphs, and edges of unknown nodes or between graphs."""
+    if labelled != len(graph) or not 0 <= graph.min() <= graph.max() < graphs:
+        raise ValueError(
+            f"{path} must give each node its graph, one of 1..{graphs}, and its label, got "
+            f"{len(graph)} nodes in graphs {graph.min() + 1}..{graph.max() + 1} with {labelled} "
+            "labels: the files of the archive do not belong together."
+        )
+    if not 0 <= ends.min() <= ends.max() < len(graph):
+        raise ValueError(
+            f"edges of {path} must join nodes 1..{len(graph)}, got {ends.min() + 1}.."
+            f"{ends.max() + 1}: the files of the archive do not belong together."
+        )
+    across = graph[ends[:, 0]] != graph[ends[:, 1]]
+    if across.any():
+        first, second = (ends[across][0] + 1).tolist()
+        raise ValueError(
+            f"an edge must stay within its graph, but {path} joins node {first} to node {second} "
+            "of another one: correct the archive."
+        )
+
+
+def check_equal_counts(counts: NDArray[np.int64], path: Path) -> None:
+    """Refuse graphs of unequal node counts."""
+    if counts.min() != counts.max():
+        raise ValueError(
+            f"graphs without node labels need equal numbers of nodes, but those of {path} have "
+            f"{counts.min()} to {counts.max()}: add node labels that name the same place in each."
+        )
+
+
+def check_once(graph: NDArray[np.int64], places: NDArray[np.int64], path: Path) -> None:
+    """Refuse a graph that has a node label twice."""
+    order = np.lexsort((places, graph))
+    graph, places = graph[order], places[order]
+    again = np.flatnonzero((graph[1:] == graph[:-1]) & (places[1:] == places[:-1]))
+    if len(again):
+        raise ValueError(
+            f"a node label must name one place in every graph, but graph {graph[again[0]] + 1} of "
+            f"{path} has label {places[again[0]]} twice: such graphs have no common nodes to "
+            "compare."
+        )
+
+
+def check_file(path: Path) -> None:
+    """Refuse a path without a file."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}: check the path.")
+
+
+def one_line(problem: BaseException) -> str:
+    """What a library complains of, without line breaks or a final point."""
+    return " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
+
+
+def folds_of(labels: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+    """The fold of each item, as equal in size and in classes as can be: (M,).
+
+    Items are dealt class after class, in random order, so that the folds differ by at most one
+    item, and by at most one of each class.
+    """
+    order = by_class(labels, torch.randperm(len(labels), generator=generator))
+    fold = torch.empty_like(labels)
+    fold[order] = torch.arange(len(labels)) % folds
+    return fold
+
+
+def by_class(labels: Tensor, items: Tensor) -> Tensor:
+    """The same items, class after class, each class in the given order: like items."""
+    return items[labels[items].argsort(stable=True)]
+
+
+def divide_into_pairs(
+    labels: Tensor, seed: int, *, name: str, pairing: Pairing = PAIRING
+) -> dict[str, Tensor]:
+    """Pairs of items for training, validation and test, (P, 2) each.
+
+    Of one division into folds, stratified by class, each of `folds` consecutive seeds tests
+    another: fold `seed % folds` of the division `seed // folds`. An eighth of the other items
+    validates, the rest trains. A training pair is of two training items, half of the pairs of one
+    class, and no pair comes twice, in whatever order. Of a validation or test pair the first item
+    is held out and the second is a training item: each held-out item meets `per_class` different
+    training items of every class, as a patient is compared with those in the records.
+
+    Where held-out items are mostly of one class, a model that only remembers the class of the
+    training item gains from it: with two classes its AUC is the share of the larger one, but .5 as
+    the mean over the pairs of each held-out class.
+    """
+    number, tested = divmod(seed, pairing.folds)
+    fold = folds_of(labels, pairing.folds, stream(number, name, "folds"))
+    rest = (fold != tested).nonzero().flatten()
+    shuffled = rest[torch.randperm(len(rest), generator=stream(seed, name, "valid"))]
+    ordered = by_class(labels, shuffled)
+    validates = torch.arange(len(ordered)) % 8 == 0
+    train = ordered[~validates].sort().values
+    held_out = {
+        "valid": ordered[validates].sort().values,
+        "test": (fold == tested).nonzero().flatten(),
+    }
+    check_partners(labels, train, pairing)
+    return {"train": training_pairs(labels, train, pairing, stream(seed, name, "pairs"))} | {
+        part: held_out_pairs(labels, items, train, pairing, stream(seed, name, "pairs", part))
+        for part, items in held_out.items()
+    }
+
+
+def check_partners(labels: Tensor, train: Tensor, pairing: Pairing) -> None:
+    """Refuse classes of too few training items to pair a held-out one with."""
+    needed = max(pairing.per_class, 2)
+    counts = {number: int((labels[train] == number).sum()) for number in labels.unique().tolist()}
+    for number, count in counts.items():
+        if count < needed:
+            raise ValueError(
+                f"every class needs at least {needed} training items to make pairs of, but class "
+                f"number {number} has {count} of its {int((labels == number).sum())} items there: "
+                "add items of that class or leave it out."
+            )
+
+
+def training_pairs(
+    labels: Tensor, train: Tensor, pairing: Pairing, generator: torch.Generator
+) -> Tensor:
+    """Different pairs of training items, as many of one class as of two: (P, 2).
+
+    P is `train_pairs`, or less where there are fewer pairs of either kind than half of that.
+    """
+    count = len(train) * (len(train) - 1) // 2
+    check_bytes(32 * count, f"{count:,} pairs of {len(train):,} items")
+    pairs = train[torch.combinations(torch.arange(len(train)))]
+    alike = labels[pairs[:, 0]] == labels[pairs[:, 1]]
+    half = min(pairing.train_pairs // 2, int(alike.sum()), int((~alike).sum()))
+    chosen = torch.cat([drawn(pairs[kind], half, generator) for kind in (alike, ~alike)])
+    chosen = drawn(chosen, len(chosen), generator)
+    turned = torch.randint(2, (len(chosen), 1), generator=generator).bool()
+    return torch.where(turned, chosen.flip(1), chosen)
+
+
+def drawn(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """So many different rows in random order: (count, ...)."""
+    return rows[torch.randperm(len(rows), generator=generator)[:count]]
+
+
+def held_out_pairs(
+    labels: Tensor, items: Tensor, train: Tensor, pairing: Pairing, generator: torch.Generator
+) -> Tensor:
+    """Each held-out item with different training items of every class, in random order: (P, 2)."""
+    partners = []
+    for number in labels.unique().tolist():
+        members = train[labels[train] == number]
+        draws = torch.rand((len(items), len(members)), generator=generator)
+        partners.append(members[draws.argsort(dim=1)[:, : pairing.per_class]])
+    second = torch.cat(partners, 1)
+    pairs = torch.stack([items[:, None].expand_as(second), second], -1).flatten(0, 1)
+    return drawn(pairs, len(pairs), generator)
+
+
+def in_order(labels: tuple[str, ...]) -> list[str]:
+    """The different labels, numbers by size and before words by the alphabet.
+
+    >>> in_order(("10", "2", "-1", "b", "a", "2"))
+    ['-1', '2', '10', 'a', 'b']
+    """
+
+    def place(label: str) -> tuple[bool, float, str]:
+        try:
+            size = float(label)
+        except ValueError:
+            size = math.nan
+        return (False, size, label) if math.isfinite(size) else (True, 0.0, label)
+
+    return sorted(set(labels), key=place)
+
+
+def read_file(path: Path, keys: Keys = KEYS) -> Networks:
+    """The networks of a file of any kind: npz, mat, or a zip of the TUDataset collection."""
+    match path.suffix.lower():
+        case ".npz":
+            return read_npz(path, keys)
+        case ".mat":
+            return read_mat(path, keys)
+        case ".zip":
+            return read_tu(path)
+        case other:
+            raise ValueError(
+                "networks are read from .npz, .mat or .zip (TUDataset) files, got "
+                f"{other or path.name!r}."
+            )
+
+
+def read_networks(
+    path: Path,
+    *,
+    name: str,
+    keys: Keys = KEYS,
+    classes: Mapping[str, str] | None = None,
+    target: str = "label",
+    source: str = "the user's own file",
+    stand_in: str = "",
+    nodes: tuple[str, ...] = (),
+    bounds: tuple[float, float] | None = None,
+    centred: bool = True,
+    pairing: Pairing = PAIRING,
+) -> Collection:
+    """The networks of a file (see `read_file`) as items of a collection of pairs.
+
+    `keys` says how the file calls its arrays. `classes` says which label belongs to which class,
+    and networks with other labels are left out; without it every label is a class. `nodes` names
+    the nodes if the file does not. Give one network for each person: of two, one could be tested
+    after training on the other.
+    """
+    networks = read_file(path, keys)
+    networks = replace(networks, nodes=networks.nodes or nodes)
+    found = in_order(networks.labels)
+    classes = {label: label for label in found} if classes is None else classes
+    for label in classes:
+        if label not in found:
+            raise ValueError(f"{path} has no network labelled {label!r}: {nearest(label, found)}")
+    item_classes = tuple(dict.fromkeys(classes.values()))
+    number_of = {name: number for number, name in enumerate(item_classes)}
+    kept = [place for place, label in enumerate(networks.labels) if label in classes]
+    items = networks.upper[kept]
+    check_bounds(items, bounds, path)
+    return Collection(
+        name=name,
+        items=items,
+        labels=torch.tensor(
+            [number_of[classes[networks.labels[place]]] for place in kept],
+            dtype=torch.int64,
+        ),
+        item_classes=item_classes,
+        piece=Piece(shape=(networks.size, networks.size), symmetric=True),
+        divide=partial(divide_into_pairs, name=name, pairing=pairing),
+        target=target,
+        source=source,
+        pairs=True,
+        stand_in=stand_in,
+        bounds=bounds,
+        nodes=networks.nodes,
+        centred=centred,
+    )
+
+
+def check_bounds(items: Tensor, bounds: tuple[float, float] | None, path: Path) -> None:
+    """Refuse values outside the bounds."""
+    if bounds is None or not items.numel():
+        return
+    low, high = float(items.min()), float(items.max())
+    if not bounds[0] <= low <= high <= bounds[1]:
+        raise ValueError(
+            f"the edges in {path} must lie in {bounds[0]:g}..{bounds[1]:g}, got {low:g}..{high:g}: "
+            "give other bounds, or None for none."
+        )
+
+
+PAIRED_REGIONS = (
+    "Precentral Frontal_Sup Frontal_Sup_Orb Frontal_Mid Frontal_Mid_Orb Frontal_Inf_Oper "
+    "Frontal_Inf_Tri Frontal_Inf_Orb Rolandic_Oper Supp_Motor_Area Olfactory Frontal_Sup_Medial "
+    "Frontal_Med_Orb Rectus Insula Cingulum_Ant Cingulum_Mid Cingulum_Post Hippocampus "
+    "ParaHippocampal Amygdala Calcarine Cuneus Lingual Occipital_Sup Occipital_Mid Occipital_Inf "
+    "Fusiform Postcentral Parietal_Sup Parietal_Inf SupraMarginal Angular Precuneus "
+    "Paracentral_Lobule Caudate Putamen Pallidum Thalamus Heschl Temporal_Sup Temporal_Pole_Sup "
+    "Temporal_Mid Temporal_Pole_Mid Temporal_Inf Cerebelum_Crus1 Cerebelum_Crus2 Cerebelum_3 "
+    "Cerebelum_4_5 Cerebelum_6 Cerebelum_7b Cerebelum_8 Cerebelum_9 Cerebelum_10"
+)
+MIDDLE_REGIONS = "Vermis_1_2 Vermis_3 Vermis_4_5 Vermis_6 Vermis_7 Vermis_8 Vermis_9 Vermis_10"
+AAL = (
+    *(f"{region}_{side}" for region in PAIRED_REGIONS.split() for side in "LR"),
+    *MIDDLE_REGIONS.split(),
+)
+"""The 116 regions of the AAL atlas in its order (Tzourio-Mazoyer et al. 2002)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A file of networks beside the project: what its labels mean, and what it stands in for."""
+
+    file: str
+    classes: Mapping[str, str]
+    target: str
+    source: str
+    stand_in: str
+    keys: Keys = KEYS
+    nodes: tuple[str, ...] = ()
+    bounds: tuple[float, float] = (-1.0, 1.0)
+    centred: bool = True
+
+
+ABIDE = (
+    "Autism Brain Imaging Data Exchange, Di Martino et al. (2014), Molecular Psychiatry 19, 659; "
+    "correlations in the AAL atlas; no licence stated with the file, not part of this package."
+)
+CNP = (
+    "UCLA Consortium for Neuropsychiatric Phenomics, Poldrack et al. (2016), Scientific Data 3, "
+    "160110; correlations of 125 components; no licence stated with the file, not part of this "
+    "package."
+)
+PAN = (
+    "TUDataset, Morris et al. (2020); graphs of ADHD-200 by Pan et al. (2017), IEEE Transactions "
+    "on Cybernetics 47, 744; no licence stated with the file, not part of this package."
+)
+
+
+def site(file: str) -> Stored:
+    """The graphs of one site of the ADHD-200 study.
+
+    Pan et al. (2017) joined regions of the CC200 atlas whose correlation exceeds a threshold, and
+    made two classes of a score or trait of each person: not the diagnosis. The archives number the
+    regions as they first appear, so that one number means another region at another site.
+    """
+    return Stored(
+        file=file,
+        classes={"-1": "negative", "1": "positive"},
+        target="score or trait",
+        source=PAN,
+        stand_in=f"{file.removesuffix('.zip')} graphs instead of ADHD: same study, but one site, "
+        "another atlas (190 nodes), thresholded edges without weights, and two classes of a score "
+        "or trait instead of the diagnosis.",
+        bounds=(0.0, 1.0),
+        centred=False,
+    )
+
+
+STORED: dict[str, Stored] = {
+    "abide": Stored(
+        file="abide_aal116.npz",
+        keys=Keys(upper="fc_upper", labels="age_group"),
+        classes={
+            "11-": "under 18",
+            "12_17": "under 18",
+            "18_25": "18 or older",
+            "25+": "18 or older",
+        },
+        target="age",
+        source=ABIDE,
+        stand_in="ABIDE brain networks instead of ADHD: same atlas (AAL, 116 nodes), but another "
+        "study, and age instead of a diagnosis.",
+        nodes=AAL,
+    ),
+    "abide-diagnosis": Stored(
+        file="abide_aal116.npz",
+        keys=Keys(upper="fc_upper", labels="y"),
+        classes={"0": "control", "1": "autism"},
+        target="diagnosis",
+        source=ABIDE,
+        stand_in="ABIDE brain networks instead of ADHD: same atlas (AAL, 116 nodes), but another "
+        "study and another diagnosis.",
+        nodes=AAL,
+    ),
+    "cnp": Stored(
+        file="cnp_component125.npz",
+        keys=Keys(matrices="fc", labels="dx", nodes="roi"),
+        classes={"CONTROL": "control", "BIPOLAR": "bipolar"},
+        target="diagnosis",
+        source=CNP,
+        stand_in="CNP brain networks instead of BP: same diagnosis, but other people and 125 nodes "
+        "of another parcellation instead of 82.",
+    ),
+    "kki": site("KKI.zip"),
+    "ohsu": site("OHSU.zip"),
+    "peking": site("Peking_1.zip"),
+}
+
+
+def load_networks(name: str, root: Path | None = None) -> Collection:
+    """The stored networks of that name, from their file under a data root."""
+    stored = STORED[name]
+    places = (f"brain/{stored.file}", stored.file)
+    path = find(root, places, what=name, source=stored.source.rstrip("."))
+    return read_networks(
+        path,
+        name=name,
+        keys=stored.keys,
+        classes=stored.classes,
+        target=stored.target,
+        source=stored.source,
+        stand_in=stored.stand_in,
+        nodes=stored.nodes,
+        bounds=stored.bounds,
+        centred=stored.centred,
+    )
+
+
+NETWORKS: dict[str, Callable[[Path | None], Collection]] = {
+    "abide": partial(load_networks, "abide"),
+    "abide-diagnosis": partial(load_networks, "abide-diagnosis"),
+    "cnp": partial(load_networks, "cnp"),
+    "kki": partial(load_networks, "kki"),
+    "ohsu": partial(load_networks, "ohsu"),
+    "peking": partial(load_networks, "peking"),
+}

@@ -1,0 +1,634 @@
+"""Evaluation: everything that is measured on a trained model, as one row of results."""
+
+import copy
+import inspect
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks import (
+    HANDLERS,
+    ActionableSet,
+    Attack,
+    AttackResult,
+    Box,
+    Budget,
+    Curve,
+    EnsembleBudget,
+    L2Ball,
+    PerturbationSet,
+    Rule,
+    applicant_threat,
+    attack_curve,
+    er_attack,
+    flip_attack,
+    mse_attack,
+    read_rules,
+    rule_names,
+    strong_attack,
+    what_it_buys,
+)
+from r2et.attacks.diagnostics import alarms, last_doubling
+from r2et.attacks.ensemble import NUMBERS_AT_ONCE as STRONG_AT_ONCE
+from r2et.attacks.pgd import ROWS_AT_ONCE as WALKED_AT_ONCE
+from r2et.attacks.searches import Outputs, prediction
+from r2et.core.inputs import Joined
+from r2et.core.naming import nearest
+from r2et.core.ranking import distinct_sets, order, precision_at_k
+from r2et.core.rng import stream
+from r2et.data import Split
+from r2et.data.collection import Collection
+from r2et.evaluation.rendering import drawn_decisions
+from r2et.explainers import CONCEPTS, Explainer, gradient, log_odds, predicted, slope
+from r2et.metrics import METRICS, Case
+from r2et.metrics.faithfulness import shares_of
+from r2et.metrics.sensitivity import off_data_share
+from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean_with_interval
+from r2et.metrics.thickness import explained, gaussian, thickness
+from r2et.models.linear import Product
+from r2et.models.siamese import Siamese
+from r2et.perturbations import UNSAID, one_of
+from r2et.preflight import PROBES, Finding, cleared, in_words
+
+EVALUATED = ("er", "mse", "strong")
+THREATS: dict[str, type[L2Ball] | type[Box]] = {"l2": L2Ball, "linf": Box}
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+APPLICANT = "applicant"
+PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
+REMOVING = ("dffot", "comp", "suff")
+EXCHANGED = ("exchange agreement", "exchange size")
+PER_MODEL = ("dffot", "comp", "suff", "hessian norm", "saliency norm", "tie")
+WITHOUT = "without exchanges"  # share of examples that have no exchanges to order
+CORRELATED = ("gaussian thickness", "least gaussian thickness", "hessian norm")
+SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
+SCATTERED = 400  # dots of a scatter plot
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """What is attacked and how hard.
+
+    `attacks` are those run, of EVALUATED and "applicant", changes that a person could make.
+    `examples` of the test part are attacked, the first ones after the split's shuffle; `decisions`
+    of them are told in full, changed as a person could for `decision_radius`. `small_radius` is
+    where flippable predictions are counted; `epsilons` are the radii of the curve, besides that of
+    `er`. `gauge_free` has the strong attack also aimed at the explanation without the directions
+    in which one-hot columns cannot vary.
+    """
+
+    k: int = 8
+    attacks: tuple[str, ...] = (*EVALUATED, APPLICANT)
+    gauge_free: bool = False
+    examples: int = 300
+    decisions: int = 6
+    decision_radius: float = 1.0
+    small_radius: float = 0.1
+    epsilons: tuple[float, ...] = (0.1, 0.25, 0.5)
+    record_every: int = 10
+    er: Budget = field(default_factory=Budget)
+    strong: EnsembleBudget = field(default_factory=EnsembleBudget)
+    norm: str = "l2"
+    """Of an attack's budget: "l2", or "linf" for the largest change of one number."""
+    handler: str = "unconstrained"
+    """What ERAttack and the MSE attack do about predictions, an entry of HANDLERS."""
+    singles: bool = False
+    """Whether, of a pair, each item's own class must be kept, too."""
+    noise: int = 0
+    """Random inputs as far away as the budget allows, for the row that no attack was needed for."""
+    probes: int | None = None
+    """Random directions to estimate the Hessian norm from, exact without."""
+    neighbours: int = 8
+    """Random inputs that the Gaussian thickness is the mean over; each costs 8 explanations."""
+    shares: bool = False
+    """Whether features are removed by shares of them all, not one more each time."""
+    manipulated: float = 1.0
+    """An explanation counts as manipulated where P@k is smaller than this."""
+    dtype: str = "float64"
+    """The numbers computed with; large networks are twice as fast in "float32"."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings under which nothing can be measured."""
+        for word, words in (
+            (self.norm, THREATS),
+            (self.handler, HANDLERS),
+            (self.dtype, DTYPES),
+        ):
+            if word not in words:
+                raise ValueError(f"an evaluation asks for {word!r}: {nearest(word, words)}")
+        counts = (self.examples, self.decisions, self.record_every, self.neighbours)
+        if any(count < least for count, least in zip(counts, (2, 0, 1, 1), strict=True)):
+            raise ValueError(
+                "an evaluation needs examples >= 2, decisions >= 0, record_every >= 1 and "
+                f"neighbours >= 1, got {', '.join(map(str, counts))}."
+            )
+        radii = (self.decision_radius, self.small_radius, *self.epsilons)
+        if not all(0 < radius < math.inf for radius in radii):
+            raise ValueError(f"the radii of an evaluation must be positive, got {radii}.")
+        known = (*EVALUATED, APPLICANT)
+        for name in self.attacks:
+            if name not in known:
+                raise ValueError(f"an evaluation has no attack {name!r}: {nearest(name, known)}")
+        if not self.attacks or len(set(self.attacks)) < len(self.attacks):
+            raise ValueError(
+                f"an evaluation needs one or more attacks, each named once, got {self.attacks}."
+            )
+        if self.gauge_free and "strong" not in self.attacks:
+            raise ValueError("an evaluation is gauge_free by the strong attack: name it, too.")
+
+
+def evaluate(
+    model: nn.Module,
+    split: Split,
+    settings: EvaluationSettings,
+    *,
+    explain: Explainer = gradient,
+    rules: Mapping[str, Rule] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What the test part shows of a model: means, intervals, series for figures, told decisions.
+
+    All in float64, on a copy: in float32 a sure model's explanations round to ties. `rules` say
+    what a person could change, those that come with the data set unless given.
+    """
+    started = time.perf_counter()
+    model = copy.deepcopy(model).to(DTYPES[settings.dtype]).eval()
+    weight = next(model.parameters())
+    whole, labels = split.test.x.to(weight), split.test.y.to(weight.device)
+    x, truth = whole[: settings.examples], labels[: settings.examples]
+    task = task_of(split, settings, explain)
+    found = looked_at(model, x, settings, task, seed)
+    y = predicted(model, x)
+
+    walks: dict[str, AttackResult] = {
+        name: build_attack(name, settings, task=task, seed=seed)(model, x, y)
+        for name in ("er", "mse")
+        if name in settings.attacks
+    }
+    attacks = {name: walk.x for name, walk in walks.items()}
+    curve, decisions, buys = None, [], []
+    if "strong" in settings.attacks:
+        others = list(walks.values())
+        curve = strong_curve(model, x, y, settings, task=task, others=others, seed=seed)
+        attacks["strong"] = curve.x[-1]
+    if APPLICANT in settings.attacks:
+        person = applicant(split, rules, settings.decision_radius)
+        changed = build_attack(
+            "strong",
+            settings,
+            task=replace(task, threat=person),
+            radius=person.radius,
+            seed=seed,
+        )(model, x, y)
+        attacks[APPLICANT] = changed.x
+        decisions = decision_records(model, split, y, changed, person, settings)
+        buys = what_it_buys(person)
+    elif isinstance(split.dataset, Collection) and walks:
+        decisions = drawn_decisions(
+            model,
+            split,
+            y,
+            next(iter(walks.values())),
+            task.threat,
+            settings.decisions,
+            settings.k,
+        )
+
+    values: dict[str, Tensor] = {}
+    for name, attacked in attacks.items():
+        case = case_of(model, split, settings, task, x, attacked, y)
+        for metric in PER_ATTACK:
+            values[f"{name} {metric}"] = METRICS[metric].measure(case)
+    for metric in PER_MODEL:
+        if metric not in REMOVING or task.features is not None:
+            values[metric] = METRICS[metric].measure(case)
+    for name, walk in walks.items():
+        if isinstance(split.dataset, Collection) and walk.last is not None:
+            values |= at_the_end(name, walk, model, x, y, settings.k, task)
+    if settings.noise:
+        values["noise precision@k"] = noise_precision(model, x, y, settings, task, seed)
+    if settings.gauge_free:
+        aimed = build_attack(
+            "strong", settings, task=replace(task, explain=_gauge_free(explain, split)), seed=seed
+        )
+        values[f"strong gauge-free {PER_ATTACK[0]}"] = aimed(model, x, y).precision
+    flippable = flip_attack(radius=settings.small_radius, threat=task.threat)(model, x, y)
+    values["flippable"] = flippable.double()
+    if split.dataset.one_hot:
+        with torch.no_grad():
+            margins = slope(model, x, y, "margin")
+        values["null share"] = off_data_share(margins, split.dataset.one_hot)
+    if split.dataset.exchangeable:
+        measured = {metric: METRICS[metric].measure(case) for metric in EXCHANGED}
+        # Of a person with hardly any exchange to make, nothing can be ordered.
+        values |= {metric: each[known] for metric, each in measured.items()
+                   if (known := ~each.isnan()).sum() > 1}  # fmt: skip
+    around = thickness(
+        model,
+        x,
+        y,
+        gaussian(settings.er.radius / 2),
+        explain=explain,
+        k=settings.k,
+        variant="probability",
+        samples=settings.neighbours,
+        points=8,
+        generator=stream(seed, "gaussian thickness"),
+    )
+    values["gaussian thickness"] = around.value
+    values["least gaussian thickness"] = around.minimum
+    before = explained(model, explain, x, y)
+    measures = {name: float(each.double().mean()) for name, each in values.items()}
+    measures["clean AUC"] = auc(model, whole, labels)
+    if labels.max() > 1:
+        measures["accuracy"] = accuracy(model, whole, labels)
+    if isinstance(split.dataset, Collection) and split.dataset.pairs:
+        first = split.dataset.labels[split.test.rows[:, 0]].to(labels.device)
+        measures["within-class AUC"] = auc_within(model, whole, labels, first)
+    if EXCHANGED[0] in values:
+        measures[WITHOUT] = 1 - len(values[EXCHANGED[0]]) / len(x)
+    measures["distinct sets"] = float(distinct_sets(before, settings.k))
+    doubling = None if curve is None else last_doubling(curve.attacks[-1])
+    if doubling is not None:
+        measures["last doubling"] = doubling.change
+    if len(truth.unique()) > 1:  # of a rare class the attacked examples may show none
+        for name, attacked in attacks.items():
+            measures[f"{name} attacked AUC"] = auc(model, attacked, truth)
+    series: dict[str, Any] = {"profile": profile_of(before)}
+    if curve is not None:
+        series["curve"] = curve_of(walks.get("er"), curve, settings)
+    if "er" in walks:
+        series["scatter"] = scatter_of(walks["er"], values, settings.manipulated)
+    return {
+        "measures": measures,
+        "intervals": {name: _interval(each) for name, each in values.items()},
+        "series": series,
+        "decisions": decisions,
+        "change buys": buys,
+        "alarms": [] if curve is None else alarms(model, x, y, curve, settings.k),
+        "preflight": [in_words(each) for each in found],
+        "examples": len(x),
+        "features": before.shape[-1],
+        "k": settings.k,
+        "radii": {
+            "attack": settings.er.radius,
+            "decision": settings.decision_radius,
+            "flippable": settings.small_radius,
+            "norm": settings.norm,
+        },
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What is attacked: an explanation, by which changes, and which outputs must be kept.
+
+    `features` holds for each number of an example the feature it counts for, () if each is its
+    own; None where what is explained are no features of the input.
+    """
+
+    explain: Explainer
+    threat: PerturbationSet
+    outputs: Outputs = prediction
+    features: tuple[int, ...] | None = ()
+
+
+def looked_at(
+    model: nn.Module, x: Tensor, settings: EvaluationSettings, task: Task, seed: int
+) -> tuple[Finding, ...]:
+    """What preflight finds in a model that is about to be measured, refused if it is a fake.
+
+    Pictures are looked at a little beside themselves: on a ground all of one shade, every pooling
+    layer has a kink.
+    """
+    some = x[:PROBES]
+    if some.ndim > 2:
+        threat = task.threat.at(settings.er.radius)
+        moves = threat.offsets(one_of(some), len(some), stream(seed, "preflight"))
+        some = threat.project(some + moves, some)
+    return cleared(model, some)[1]
+
+
+def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> Task:
+    """What an evaluation attacks on data of this kind."""
+    kind, dataset = THREATS[settings.norm], split.dataset
+    if not isinstance(dataset, Collection):
+        return Task(explain=explain, threat=kind())
+    inner = explain.func if isinstance(explain, partial) else explain
+    features = None if inner in CONCEPTS.values() else dataset.explained
+    shift = split.scale.shift
+    bounds = None
+    if dataset.bounds is not None:
+        low, high = (each - shift for each in dataset.bounds)
+        bounds = (low.flatten(), high.flatten()) if dataset.pairs else (low, high)
+    outputs = pair_and_singles if settings.singles else prediction
+    return Task(explain=explain, threat=kind(bounds=bounds), outputs=outputs, features=features)
+
+
+def pair_and_singles(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
+    """Logits of a pair, and of each of its two items alone: (B, 2), (B, C), (B, C)."""
+    if not isinstance(model, Joined) or not isinstance(model.model, Siamese | Product):
+        raise ValueError(
+            "only networks of pairs predict single items: leave out singles, or measure one."
+        )
+    return model.model.outputs(*model.inputs.unpack(x))
+
+
+def case_of(
+    model: nn.Module,
+    split: Split,
+    settings: EvaluationSettings,
+    task: Task,
+    x: Tensor,
+    attacked: Tensor,
+    y: Tensor,
+) -> Case:
+    """An attacked batch, ready to be measured."""
+    n = explained(model, task.explain, x[:1], y[:1]).shape[-1]
+    return Case.of(
+        model,
+        task.explain,
+        x,
+        attacked,
+        y,
+        settings.k,
+        sizes=shares_of(n) if settings.shares else None,
+        groups=task.features or None,
+        probes=settings.probes,
+        categories=split.dataset.exchangeable,
+    )
+
+
+def at_the_end(
+    name: str, walk: AttackResult, model: nn.Module, x: Tensor, y: Tensor, k: int, task: Task
+) -> dict[str, Tensor]:
+    """P@k where a walk ended, and whether it had lost a class there, best iterate or not."""
+    assert walk.last is not None
+    after = explained(model, task.explain, walk.last, y)
+    with torch.no_grad():
+        lost = torch.stack(
+            [
+                was.argmax(-1) != now.argmax(-1)
+                for was, now in zip(
+                    task.outputs(model, x), task.outputs(model, walk.last), strict=True
+                )
+            ]
+        ).any(0)
+    return {
+        f"{name} last precision@k": precision_at_k(walk.before, after, k),
+        f"{name} last sen": lost.to(after.dtype),
+    }
+
+
+def noise_precision(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: EvaluationSettings,
+    task: Task,
+    seed: int,
+) -> Tensor:
+    """Mean P@k under random changes as large as the budget allows, whatever is predicted: (B,)."""
+    threat = task.threat.at(settings.er.radius)
+    before = explained(model, task.explain, x, y)
+    moves = threat.offsets(one_of(x), settings.noise, stream(seed, "noise"), surface=True)
+    reached = [
+        precision_at_k(
+            before, explained(model, task.explain, threat.project(x + move, x), y), settings.k
+        )
+        for move in moves
+    ]
+    return torch.stack(reached).mean(0)
+
+
+def _gauge_free(explain: Explainer, split: Split) -> Explainer:
+    """The same explainer without directions in which the one-hot columns cannot vary."""
+    if "one_hot" not in inspect.signature(explain).parameters:
+        raise ValueError(
+            "a gauge-free explanation takes an explainer with the choice `one_hot`: give one of "
+            "EXPLAINERS, or leave out gauge_free."
+        )
+    return partial(explain, one_hot=split.dataset.one_hot)  # type: ignore[call-arg]
+
+
+def build_attack(
+    name: str,
+    settings: EvaluationSettings,
+    *,
+    task: Task,
+    seed: int = 0,
+    radius: float | None = None,
+) -> Attack:
+    """One of the attacks EVALUATED with these settings, ready for (model, x, y)."""
+    if name not in EVALUATED:
+        raise ValueError(f"an attack is one of {', '.join(EVALUATED)}, got {name!r}.")
+    radius = settings.er.radius if radius is None else radius
+    if name == "strong":
+        return strong_attack(
+            k=settings.k,
+            explain=task.explain,
+            radius=radius,
+            threat=task.threat,
+            outputs=task.outputs,
+            effort=settings.strong,
+            seed=seed,
+        )
+    weak = er_attack if name == "er" else partial(mse_attack, seed=seed)
+    return weak(
+        k=settings.k,
+        explain=task.explain,
+        budget=replace(settings.er, radius=radius),
+        threat=task.threat,
+        handler=settings.handler,
+        outputs=task.outputs,
+        record_every=settings.record_every,
+        rows_at_once=WALKED_AT_ONCE,
+    )
+
+
+def rows_at_once(name: str, settings: EvaluationSettings, x: Tensor) -> int:
+    """How many rows such as x one of the attacks EVALUATED takes without splitting them."""
+    if name != "strong":
+        return WALKED_AT_ONCE
+    numbers = max(settings.strong.starts, 1) * max(x[:1].numel(), 1)
+    return max(1, STRONG_AT_ONCE // numbers)
+
+
+def strong_curve(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: EvaluationSettings,
+    *,
+    task: Task,
+    others: Sequence[AttackResult],
+    seed: int,
+) -> Curve:
+    """The strong attack at all radii up to that of ERAttack, merged with the other attacks.
+
+    Below the largest radius, where less is to be found, it takes half the rounds.
+    """
+    radii = [*(each for each in settings.epsilons if each < settings.er.radius), settings.er.radius]
+    half = replace(settings.strong, rounds=math.ceil(settings.strong.rounds / 2))
+
+    def build(radius: float) -> Attack:
+        whole = radius == settings.er.radius
+        chosen = settings if whole else replace(settings, strong=half)
+        return build_attack("strong", chosen, task=task, seed=seed, radius=radius)
+
+    # Newton's method on single pairs is for explanations of a few features.
+    finer = {} if settings.strong.pairs else {"pairs": 0, "walk": 0}
+    return attack_curve(
+        build,
+        radii,
+        k=settings.k,
+        explain=task.explain,
+        threat=task.threat,
+        outputs=task.outputs,
+        others=others,
+        seed=seed,
+        **finer,
+    )(model, x, y)
+
+
+def applicant(
+    split: Split, rules: Mapping[str, Rule] | None = None, radius: float = UNSAID
+) -> ActionableSet:
+    """What a person could change, by the rules given or those that come with the data set."""
+    name = split.dataset.name
+    if rules is None:
+        rules = read_rules(name) if name in rule_names() else {}
+    return applicant_threat(split, rules, radius=radius)
+
+
+def _interval(values: Tensor) -> list[float]:
+    mean = mean_with_interval(values)
+    return [mean.low, mean.high]
+
+
+def curve_of(
+    er: AttackResult | None, strong: Curve, settings: EvaluationSettings
+) -> dict[str, list[float]]:
+    """Mean P@k against the radius: under the strong attack, and along ERAttack's walk if it ran.
+
+    With the share of examples whose smallest breaking radius is within it.
+    """
+    epsilons = strong.epsilons.tolist()
+    found = {
+        "epsilon": [0.0, *epsilons],
+        "strong": [1.0, *strong.precision.mean(1).tolist()],
+        "broken": [0.0, *((strong.precision < 1).double().mean(1).tolist())],
+    }
+    if er is None:
+        return found
+    walk = er.history.mean(1)
+    steps = er.steps.to(walk.device).double()
+
+    def reached(radius: float) -> float:
+        return float(walk[steps * settings.er.step <= radius * (1 + 1e-9)][-1])
+
+    return found | {"er": [1.0, *(reached(each) for each in epsilons)]}
+
+
+def profile_of(before: Tensor) -> dict[str, list[float]]:
+    """Scores by rank as shares of the largest: median and middle half over the examples."""
+    ranked = before.sort(dim=-1, descending=True).values
+    top = ranked[:, :1]
+    shares = ranked[top.squeeze(-1) > 0] / top[top.squeeze(-1) > 0]
+    if not len(shares):
+        return {"median": [], "low": [], "high": []}
+    low, median, high = torch.quantile(shares, torch.tensor([0.25, 0.5, 0.75]).to(shares), dim=0)
+    return {"median": _short(median), "low": _short(low), "high": _short(high)}
+
+
+def scatter_of(
+    er: AttackResult, values: Mapping[str, Tensor], below: float = 1.0
+) -> dict[str, Any]:
+    """Thickness and Hessian norm against the steps ERAttack needs to get P@k `below` this.
+
+    Each with its Spearman ("correlation") and Pearson correlation with that manipulation epoch.
+    """
+    last = int(er.steps[-1])
+    gone = er.history < below
+    steps = torch.cat([er.steps, er.steps[-1:] + 1]).to(gone.device)
+    first = steps[torch.where(gone.any(0), gone.int().argmax(0), len(er.steps))]
+    flip = first.double()
+    measured = {
+        "thickness": values["er thickness"],
+        **{name: values[name] for name in CORRELATED},
+    }
+    return {
+        "first flip": first[:SCATTERED].tolist(),
+        **{name: _short(each[:SCATTERED]) for name, each in measured.items()},
+        "never flipped": float((first > last).double().mean()),
+        "last step": last,
+        "correlation": {name: correlation(each, flip) for name, each in measured.items()},
+        "pearson": {name: correlation(each, flip, "pearson") for name, each in measured.items()},
+    }
+
+
+def _short(values: Tensor) -> list[float]:
+    return [float(f"{value:.5g}") for value in values.tolist()]
+
+
+def decision_records(
+    model: nn.Module,
+    split: Split,
+    y: Tensor,
+    attacked: AttackResult,
+    threat: PerturbationSet,
+    settings: EvaluationSettings,
+) -> list[dict[str, Any]]:
+    """The first test decisions with their reasons before and after an attack on all of them."""
+    count = min(settings.decisions, len(y))
+    x, y = split.test.x[:count].to(attacked.x), y[:count]
+    with torch.no_grad():
+        sure = [torch.sigmoid(log_odds(model(each), y)) for each in (x, attacked.x[:count])]
+    return [
+        {
+            "row": int(split.test.rows[number]),
+            "predicted": split.dataset.classes[int(y[number])],
+            "actual": split.dataset.classes[int(split.test.y[number])],
+            "probability": [float(each[number]) for each in sure],
+            "cost": float(threat.cost(attacked.x[number : number + 1], x[number : number + 1])),
+            "precision": float(attacked.precision[number]),
+            "values": changes(split, x[number], attacked.x[number]),
+            "before": reasons(split, attacked.before[number], settings.k),
+            "after": reasons(split, attacked.after[number], settings.k),
+        }
+        for number in range(len(x))
+    ]
+
+
+def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
+    """Each attribute of an applicant in words before and after, and by how much it was moved."""
+    dataset = split.table
+    before, after = (dataset.describe(split.scale.undo(each.cpu())) for each in (x, attacked))
+    moved = dict.fromkeys(dataset.group_names, 0.0)
+    for feature, change in zip(dataset.features, (attacked - x).tolist(), strict=True):
+        moved[feature.group] = math.hypot(moved[feature.group], change)
+    return [
+        {
+            "name": group,
+            "before": before[group],
+            "after": after[group] if moved[group] >= SHOWN_CHANGE else before[group],
+            "moved": round(moved[group], 4),
+        }
+        for group in dataset.group_names
+    ]
+
+
+def reasons(split: Split, saliency: Tensor, k: int) -> list[dict[str, Any]]:
+    """The top-k features of one explanation with their share of its total, first to last."""
+    total = float(saliency.sum())
+    names = [feature.name for feature in split.table.features]
+    return [
+        {"name": names[number], "share": float(saliency[number]) / total if total else 0.0}
+        for number in order(saliency)[:k].tolist()
+    ]

@@ -1,0 +1,549 @@
+"""The attack laboratory: any attack on any model and data set, as records that can be printed."""
+
+import copy
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2et.attacks import (
+    ATTACKS,
+    Attack,
+    Box,
+    Budget,
+    Curve,
+    EnsembleBudget,
+    HandlerPoint,
+    L2Ball,
+    PerturbationSet,
+    applicant_threat,
+    attack_curve,
+    compare_handlers,
+    read_rules,
+)
+from r2et.attacks.diagnostics import Doubling, alarms, last_doubling
+from r2et.attacks.gaps import Region
+from r2et.attacks.radius import PAIRS, WALK
+from r2et.auditing.models import made
+from r2et.core.naming import briefly, nearest
+from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
+from r2et.core.rng import stream
+from r2et.data import Collection, Dataset, Split
+from r2et.evaluation.evaluate import (
+    DTYPES,
+    EvaluationSettings,
+    applicant,
+    changes,
+    reasons,
+    task_of,
+)
+from r2et.experiments.config import Recipe, load_recipe, recipe_for
+from r2et.experiments.runner import fitted, measured_explanation
+from r2et.explainers import (
+    EXPLAINERS,
+    SCORES,
+    Explainer,
+    check_inputs,
+    gradient,
+    predicted,
+    slope,
+)
+from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
+from r2et.metrics.sensitivity import off_data_share
+from r2et.metrics.statistics import auc
+from r2et.perturbations import one_of
+from r2et.preflight import PROBES, Finding, cleared
+from r2et.theory.complexity import estimated_constants, iteration_bound
+from r2et.training.trainer import load
+
+NOISE = ("shared", "fresh")
+SHAPES = {"ball": "l2", "cube": "linf"}
+WIDE = EnsembleBudget(rounds=2, starts=2, steps=30, points=8, moves=8, pairs=0, even=2, itself=True)
+"""The effort on explanations of many features, where random goals spread too thin."""
+STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that handlers are compared at
+BESIDE = 0.1  # how far from a picture its network is looked at
+DRAWS = 5  # explanations with fresh noise over which P@k is averaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabSettings:
+    """What is attacked, by whom, and how hard."""
+
+    attack: str = "strong"
+    k: int = 8
+    epsilons: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 1.0)
+    examples: int = 300
+    explainer: str = "grad"
+    of: str = "probability"
+    gauge_free: bool = False
+    noise: str = "shared"
+    threat: str = "ball"
+    handler: str | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse names that nothing goes by, and numbers with which nothing can be attacked."""
+        for kind, word, known in (
+            ("attack", self.attack, ATTACKS),
+            ("explainer", self.explainer, EXPLAINERS),
+            ("quantity to explain", self.of, SCORES),
+            ("noise", self.noise, NOISE),
+        ):
+            if word not in known:
+                raise ValueError(f"unknown {kind} {word!r}: {nearest(word, known)}")
+        if self.noise == "fresh" and self.explainer != "smooth-grad":
+            raise ValueError(
+                f"only smooth-grad draws noise, {self.explainer} does not: leave out the fresh "
+                "noise or choose smooth-grad."
+            )
+        if not self.epsilons or not all(0 < each < math.inf for each in self.epsilons):
+            got = ", ".join(f"{each:g}" for each in self.epsilons) or "none"
+            raise ValueError(f"the radii of an attack must be positive and finite, got {got}.")
+        for name, count in (("examples", self.examples), ("rounds", self.rounds)):
+            if count is not None and count < 1:
+                raise ValueError(f"an attack needs {name} >= 1, got {count}.")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise ValueError(
+                f"a time limit must be a positive number of seconds, got {self.seconds:g}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What an attack on the test part of a data set found."""
+
+    settings: LabSettings
+    curve: Curve
+    clean_auc: float
+    """On the whole test part."""
+    examples_auc: tuple[float, float] | None
+    """On the attacked examples before and after, None if they are all of one class."""
+    off_data_share: float
+    exchanges: MeanAgreement | None
+    """What slopes say about exchanges of categories, None if there are none."""
+    ties: float
+    distinct_sets: int
+    fresh: Sequence[float] | None
+    """With fresh noise: mean P@k without any attack, then at each radius."""
+    doubling: Doubling | None
+    alarms: Sequence[str]
+    threat: PerturbationSet
+    preflight: Sequence[Finding] = ()
+    """What a look at the model found before."""
+    bound: Tensor | None = None
+    """Of the MOO attack: the iterations Theorem 5.1 allows, from estimated constants: (B,)."""
+
+    @property
+    def examples(self) -> int:
+        """How many were attacked: those asked for, or all that the test part has."""
+        return self.curve.precision.shape[1]
+
+    def table(self) -> list[dict[str, float]]:
+        """A line for each radius: mean P@k, the share of examples broken, and what it is made of.
+
+        P@k counts whatever breaks an example at an affordable cost. "P@k, attack alone" is without
+        what the search for cheap changes and the attacks at other radii found.
+        """
+        lines = [
+            {
+                "epsilon": radius,
+                "P@k": float(merged.mean()),
+                "broken": float((merged < 1).double().mean()),
+                "P@k, attack alone": float(alone.mean()),
+            }
+            for radius, merged, alone in zip(
+                self.curve.epsilons.tolist(), self.curve.precision, self.curve.raw, strict=True
+            )
+        ]
+        if self.fresh is not None:
+            for line, precision in zip(lines, self.fresh[1:], strict=True):
+                line["P@k, fresh noise"] = precision
+        return lines
+
+    def members(self) -> dict[str, float]:
+        """Mean P@k that each search of an ensemble reached at the largest radius."""
+        found = self.curve.attacks[-1].members
+        return {name: float(each.mean()) for name, each in found.items() if name}
+
+    def iterations(self) -> list[str]:
+        """What the papers bound, the steps to the first displaced feature, as a sentence.
+
+        Of walks only: an ensemble has none that could be counted.
+        """
+        found = self.curve.attacks[-1]
+        if found.members:
+            return []
+        last = int(found.steps[-1])
+        flipped = found.first_flip[found.first_flip <= last]
+        if not len(flipped):
+            return [f"The attack alone broke no example in {last} steps."]
+        told = [
+            f"The attack alone broke {len(flipped)} of {self.examples} examples, at step "
+            f"{int(flipped.median())} in the median and by step {int(flipped.max())} all of them."
+        ]
+        if self.bound is not None:
+            within = int((found.first_flip <= self.bound)[found.first_flip <= last].sum())
+            told.append(
+                f"Theorem 5.1 allows {float(self.bound.median()):,.0f} steps in the median, by "
+                f"constants estimated from random points; {within} of the {len(flipped)} kept it."
+            )
+        return told
+
+    def smallest(self) -> dict[str, float | None]:
+        """Quartiles of the smallest breaking radius, None where it is beyond all radii."""
+        return {
+            name: value if (value := float(_quantile(self.curve.smallest, at))) < 1e300 else None
+            for name, at in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75))
+        }
+
+
+def _quantile(values: Tensor, at: float) -> Tensor:
+    return values.sort().values[min(len(values) - 1, int(at * len(values)))]
+
+
+def given_model(
+    dataset: Dataset | Collection, model: str | None, weights: Path | None, seed: int
+) -> tuple[nn.Module, Split]:
+    """The model to attack and the split whose test part it has not seen.
+
+    `model` is a file that `r2et run` wrote, or `module:factory` with its `weights`; without it a
+    Vanilla network is trained by the recipe `converged`.
+    """
+    if weights is not None and (model is None or ":" not in model or Path(model).exists()):
+        raise ValueError(
+            f"the weights {weights} need the network they belong to: give it as --model "
+            "module:factory."
+        )
+    if model is None:
+        split = dataset.split(seed)
+        recipe = load_recipe(recipe_for(dataset), dataset.name)
+        return fitted(split, recipe, "vanilla", {})[0], split
+    if ":" in model and not Path(model).exists():
+        own = made(model)
+        if weights is not None:
+            own, _ = load(weights, own)
+        return own, dataset.split(seed)
+    if not Path(model).is_file():
+        raise ValueError(
+            f"there is no model file {model}: give one that `r2et run` wrote, or module:factory."
+        )
+    found, recipe_of = load(Path(model))
+    if recipe_of.get("data", dataset.digest) != dataset.digest:
+        trained_on = recipe_of.get("dataset")
+        which = (
+            f"other rows or columns of {dataset.name}"
+            if trained_on == dataset.name
+            else f"{trained_on or 'other data'}, not on {dataset.name}"
+        )
+        raise ValueError(f"{model} was trained on {which}: give the data it was trained on.")
+    return found, dataset.split(int(recipe_of.get("seed", seed)))
+
+
+def check_request(settings: LabSettings, dataset: Dataset | Collection) -> None:
+    """Refuse what cannot be attacked so, before any time is spent on a model."""
+    check_k(settings.k, dataset.n)
+    split = dataset.split(settings.seed)
+    threat = threat_of(settings, split)
+    attack_at(settings, max(settings.epsilons), explainer_of(settings, split), threat)
+
+
+def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explainer:
+    """The explainer asked for, with its choices."""
+    choices: dict[str, Any] = {"of": settings.of}
+    if isinstance(split.dataset, Collection):
+        choices["groups"] = split.dataset.explained
+    if settings.gauge_free:
+        choices["one_hot"] = split.dataset.one_hot
+    if settings.explainer == "smooth-grad":
+        choices["seed"] = seed
+    return partial(EXPLAINERS[settings.explainer], **choices)
+
+
+def threat_of(settings: LabSettings, split: Split) -> PerturbationSet:
+    """The threat asked for: "ball", "applicant", or a file of rules."""
+    if settings.threat in SHAPES:
+        norm = SHAPES[settings.threat]
+        return task_of(split, EvaluationSettings(norm=norm), gradient).threat
+    if settings.threat == "applicant":
+        return applicant(split)
+    if not settings.threat.endswith(".toml"):
+        raise ValueError(
+            f"unknown threat {settings.threat!r}: "
+            f"{nearest(settings.threat, (*SHAPES, 'applicant'))}"
+            " For rules of your own give the path of a .toml file."
+        )
+    return applicant_threat(split, read_rules(Path(settings.threat)))
+
+
+def attack_at(
+    settings: LabSettings, radius: float, explain: Explainer, threat: PerturbationSet
+) -> Attack:
+    """The attack asked for at a radius; a choice that it does not offer is refused."""
+    build = ATTACKS[settings.attack].build
+    offered = inspect.signature(build).parameters
+    asked: dict[str, Any] = {
+        "handler": settings.handler,
+        "seconds": settings.seconds,
+        "effort": None
+        if settings.rounds is None
+        else replace(WIDE if isinstance(threat, Box) else EnsembleBudget(), rounds=settings.rounds),
+    }
+    flags = {"handler": "--handler", "seconds": "--seconds", "effort": "--rounds"}
+    choices = {name: value for name, value in asked.items() if value is not None}
+    for name in choices:
+        if name not in offered:
+            raise ValueError(
+                f"the attack {settings.attack!r} takes no {flags[name]}: leave it out."
+            )
+    # A cube is crossed in about twenty steps, whatever its size.
+    small = isinstance(threat, Box)
+    budget = Budget(radius=radius, step=radius / 20, steps=100) if small else Budget(radius=radius)
+    if small and "effort" in offered:
+        choices.setdefault("effort", WIDE)
+    usual = {
+        "radius": radius,
+        "budget": budget,
+        "record_every": 1,
+        "seed": settings.seed,
+    }
+    choices |= {name: value for name, value in usual.items() if name in offered}
+    return build(k=settings.k, explain=explain, threat=threat, **choices)
+
+
+def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findings:
+    """The curve of an attack on the first test examples, with what would expose it as hollow.
+
+    In float64, on a copy, as everything that is measured.
+    """
+    model, found = _readied(model, split)
+    whole, labels = _test_part(model, split)
+    x, truth = whole[: settings.examples], labels[: settings.examples]
+    y = predicted(model, x)
+    explain, threat = explainer_of(settings, split), threat_of(settings, split)
+    curve = attack_curve(
+        lambda radius: attack_at(settings, radius, explain, threat),
+        settings.epsilons,
+        k=settings.k,
+        explain=explain,
+        threat=threat,
+        seed=settings.seed,
+        pairs=0 if isinstance(threat, Box) else PAIRS,
+        walk=0 if isinstance(threat, Box) else WALK,
+    )(model, x, y)
+    with torch.no_grad():
+        margins = slope(model, x, y, "margin")
+    return Findings(
+        settings=settings,
+        curve=curve,
+        clean_auc=auc(model, whole, labels),
+        examples_auc=(auc(model, x, truth), auc(model, curve.x[-1], truth))
+        if len(truth.unique()) > 1
+        else None,
+        off_data_share=float(off_data_share(margins.flatten(1), split.dataset.one_hot).mean()),
+        exchanges=exchange_agreement(
+            model, x, y, split.dataset.exchangeable, explain=explain
+        ).mean(),
+        ties=float(ties(curve.before, settings.k).double().mean()),
+        distinct_sets=distinct_sets(curve.before, settings.k),
+        fresh=_with_fresh_noise(model, split, x, y, curve, settings),
+        doubling=_doubled(model, x, y, settings, curve, explain, threat),
+        alarms=alarms(model, x, y, curve, settings.k),
+        threat=threat,
+        preflight=found,
+        bound=_iteration_bound(model, x, y, settings, explain, threat),
+    )
+
+
+def _iteration_bound(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: LabSettings,
+    explain: Explainer,
+    threat: PerturbationSet,
+) -> Tensor | None:
+    """What Theorem 5.1 allows the MOO attack at the largest radius, None for other attacks."""
+    if settings.attack != "moo":
+        return None
+    constants = estimated_constants(
+        model,
+        x,
+        y,
+        k=settings.k,
+        explain=explain,
+        radius=max(settings.epsilons),
+        threat=threat,
+        seed=settings.seed,
+    )
+    return iteration_bound(constants, Region())
+
+
+def _readied(model: nn.Module, split: Split) -> tuple[nn.Module, tuple[Finding, ...]]:
+    """A copy in float64 as everything is measured, and what preflight found in the model.
+
+    Refused if it cannot take the data, or if its explanations would be false.
+    """
+    try:
+        model = copy.deepcopy(model).double().eval()
+        x = _test_part(model, split)[0][:PROBES]
+        check_inputs(model, x)
+        if isinstance(split.dataset, Collection):
+            moves = L2Ball(radius=BESIDE).offsets(one_of(x), len(x), stream(0, "preflight"))
+            x = x + moves
+        model, found = cleared(model, x)
+    except ValueError:
+        raise
+    except Exception as problem:  # whatever the user's own model raises
+        raise ValueError(
+            f"the model fails on a row of the {split.dataset.n} columns of {split.dataset.name} "
+            f"({briefly(problem)}): give one that takes inputs (B, {split.dataset.n})."
+        ) from problem
+    return model, found
+
+
+def _test_part(model: nn.Module, split: Split) -> tuple[Tensor, Tensor]:
+    """Inputs in float64 and classes of the test part, where the model is."""
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    return split.test.x.double().to(device), split.test.y.to(device)
+
+
+def _doubled(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: LabSettings,
+    curve: Curve,
+    explain: Explainer,
+    threat: PerturbationSet,
+) -> Doubling | None:
+    """What another doubling of the effort changes at the largest radius, None without an effort.
+
+    Under a time limit it is the doubling that the attack had time for, if it had.
+    """
+    if "effort" not in inspect.signature(ATTACKS[settings.attack].build).parameters:
+        return None
+    if settings.seconds is not None:
+        return last_doubling(curve.attacks[-1])
+    rounds = EnsembleBudget().rounds if settings.rounds is None else settings.rounds
+    longer = replace(settings, rounds=2 * rounds)
+    return last_doubling(attack_at(longer, max(settings.epsilons), explain, threat)(model, x, y))
+
+
+def _with_fresh_noise(
+    model: nn.Module, split: Split, x: Tensor, y: Tensor, curve: Curve, settings: LabSettings
+) -> list[float] | None:
+    """Mean P@k between explanations with noise drawn anew, clean, then attacked at each radius.
+
+    The attack knew the noise of seed 0 and sees none of this. What the first number lacks to 1 is
+    the doing of the noise alone.
+    """
+    if settings.noise == "shared":
+        return None
+
+    def explained(places: Tensor, seed: int) -> Tensor:
+        with torch.no_grad():
+            return explainer_of(settings, split, seed)(model, places, y)
+
+    draws = [
+        (explained(x, 2 * draw + 1), [explained(each, 2 * draw + 2) for each in (x, *curve.x)])
+        for draw in range(DRAWS)
+    ]
+    return [
+        sum(float(precision_at_k(clean, after[at], settings.k).mean()) for clean, after in draws)
+        / DRAWS
+        for at in range(1 + len(curve.x))
+    ]
+
+
+def compared_handlers(model: nn.Module, split: Split, settings: LabSettings) -> list[HandlerPoint]:
+    """Every way to keep predictions at every step size, at the largest radius asked for."""
+    model, _ = _readied(model, split)
+    x = _test_part(model, split)[0][: settings.examples]
+    return compare_handlers(
+        model,
+        x,
+        predicted(model, x),
+        k=settings.k,
+        explain=explainer_of(settings, split),
+        budget=Budget(radius=max(settings.epsilons), steps=100),
+        threat=threat_of(settings, split),
+        seed=settings.seed,
+    )
+
+
+def compared_by(
+    model: nn.Module, split: Split, recipe: Recipe, examples: int
+) -> list[HandlerPoint]:
+    """Every way to keep predictions at several step sizes, in the threat of a recipe."""
+    evaluation = recipe.evaluation
+    task = task_of(split, evaluation, measured_explanation(split.dataset, recipe))
+    model = copy.deepcopy(model).to(DTYPES[evaluation.dtype]).eval()
+    x = split.test.x[: min(examples, evaluation.examples)].to(DTYPES[evaluation.dtype])
+    return compare_handlers(
+        model,
+        x,
+        predicted(model, x),
+        k=evaluation.k,
+        explain=task.explain,
+        budget=evaluation.er,
+        threat=task.threat,
+        step_sizes=[share * evaluation.er.radius for share in STEP_SHARES],
+        outputs=task.outputs,
+        record_every=evaluation.record_every,
+    )
+
+
+def example_rows(split: Split, findings: Findings) -> list[dict[str, Any]]:
+    """A row for each example: P@k, attacked input and reasons at each radius, changes in words.
+
+    Inputs are in original units, by the names of their columns. "nearest" is the cheapest input
+    found to break the example, None if none was.
+    """
+    curve, k = findings.curve, findings.settings.k
+    radii = curve.epsilons.tolist()
+    x = split.test.x[: findings.examples].to(curve.x)
+    rows = []
+    for number in range(len(x)):
+        smallest = float(curve.smallest[number])
+        broken = smallest < math.inf
+        rows.append(
+            {
+                "row": int(split.test.rows[number]),
+                "input": _named(split, x[number]),
+                "reasons": reasons(split, curve.before[number], k),
+                "smallest epsilon": smallest if broken else None,
+                "nearest": _told(split, x[number], curve.nearest[number]) if broken else None,
+                "attacked": [
+                    {
+                        "epsilon": radius,
+                        "P@k": float(curve.precision[at, number]),
+                        **_told(split, x[number], curve.x[at, number]),
+                        "reasons": reasons(split, curve.after[at, number], k),
+                    }
+                    for at, radius in enumerate(radii)
+                ],
+            }
+        )
+    return rows
+
+
+def _told(split: Split, x: Tensor, attacked: Tensor) -> dict[str, Any]:
+    """An attacked input, and in words what was changed enough to be worth a reader's attention."""
+    moved = [each for each in changes(split, x, attacked) if each["before"] != each["after"]]
+    return {"input": _named(split, attacked), "changes": moved}
+
+
+def _named(split: Split, x: Tensor) -> dict[str, float]:
+    """A model input in original units, by the names of its columns."""
+    values = split.scale.undo(x.cpu()).tolist()
+    return {
+        feature.name: value for feature, value in zip(split.table.features, values, strict=True)
+    }

@@ -1,0 +1,442 @@
+"""Recipes: what a run does, as records read from TOML."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import torch
+
+from r2et.attacks import Budget, EnsembleBudget
+from r2et.core.limits import content_of, toml_of
+from r2et.core.naming import check_settings, nearest
+from r2et.core.rng import stream
+from r2et.data import Collection, Dataset
+from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
+from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
+from r2et.methods import METHODS
+from r2et.models import ACTIVATIONS, MODELS
+from r2et.training.trainer import FitSettings
+
+T = TypeVar("T")
+
+VANILLA = "vanilla"
+OWN = "own"
+LATER = {
+    "network",
+    "augment",
+    "ramp",
+    "retrain_rate",
+    "retrain_by",
+    "norm",
+    "handler",
+    "singles",
+    "noise",
+    "probes",
+    "neighbours",
+    "shares",
+    "manipulated",
+    "dtype",
+    "trained",
+    "even",
+    "itself",
+}
+SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
+
+
+def settings_from(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    """A settings record filled from a TOML table; a misspelt key or a wrong type stops the run."""
+    check_settings(kind, table, where)
+    expected = get_type_hints(kind)
+    for key, value in table.items():
+        if not _fits(value, expected[key]):
+            raise ValueError(f"{where}: {key!r} must be {_in_words(expected[key])}, got {value!r}.")
+    try:
+        return kind(**table)
+    except TypeError as problem:
+        raise ValueError(f"{where} is incomplete: {problem}.") from problem
+
+
+def _in_words(expected: Any) -> str:
+    if isinstance(expected, UnionType):
+        return " or ".join(_in_words(each) for each in get_args(expected) if each is not NoneType)
+    if get_origin(expected) is tuple:
+        return f"a list of which each is {_in_words(get_args(expected)[0])}"
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return words.get(expected, "a table")
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    """Whether a value is of an annotated type; whole numbers are numbers, booleans are not."""
+    if isinstance(expected, UnionType):
+        return any(_fits(value, each) for each in get_args(expected))
+    if get_origin(expected) is tuple:
+        return isinstance(value, tuple) and all(
+            _fits(each, get_args(expected)[0]) for each in value
+        )
+    if isinstance(value, bool):
+        return expected is bool
+    return isinstance(value, (int, float) if expected is float else expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodPlan:
+    """A method and the settings to choose among on validation data."""
+
+    name: str
+    grid: tuple[dict[str, Any], ...] = ({},)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPlan:
+    """An entry of MODELS and its settings, besides those that the data decide."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a network that does not exist or does not take these settings."""
+        if self.name not in MODELS:
+            raise ValueError(f"unknown network {self.name!r}: {nearest(self.name, MODELS)}")
+        offered = inspect.signature(MODELS[self.name]).parameters
+        for key in self.settings:
+            if key not in offered:
+                raise ValueError(
+                    f"the network {self.name!r} has no setting {key!r}: {nearest(key, offered)}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainerPlan:
+    """What is attacked and measured on test data: an entry of EXPLAINERS and its settings."""
+
+    name: str = "grad"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse an explainer that does not exist or does not take these settings."""
+        known = {**EXPLAINERS, **CONCEPTS}
+        if self.name not in known:
+            raise ValueError(f"unknown explainer {self.name!r}: {nearest(self.name, known)}")
+        offered = _numbers_and_texts(known[self.name])
+        for key, value in self.settings.items():
+            if key not in offered:
+                raise ValueError(
+                    f"the explainer {self.name!r} has no setting {key!r}: {nearest(key, offered)}"
+                )
+            if not _fits(value, offered[key]):
+                raise ValueError(
+                    f"the explainer {self.name!r}: {key!r} must be {_in_words(offered[key])}, "
+                    f"got {value!r}."
+                )
+        if self.name in CONCEPTS:
+            if "layer" not in self.settings:
+                raise ValueError(f"the explainer {self.name!r} needs a layer: name one.")
+            return
+        x = torch.zeros(1, 2)
+        self.build()(MODELS["logistic"](2, generator=stream(0, "unused")), x, x[:, 0].long())
+
+    def build(self, features: Sequence[int] | None = None) -> Explainer:
+        """The explainer itself, its scores those of `features`, one for each number, if given."""
+        if self.name in CONCEPTS:
+            return partial(CONCEPTS[self.name], **self.settings)
+        choices = dict(self.settings)
+        if features is not None:
+            choices["groups"] = tuple(features)
+        explain = EXPLAINERS[self.name]
+        return partial(explain, **choices) if choices else explain
+
+
+def _numbers_and_texts(explain: Any) -> dict[str, type]:
+    """The settings of an explainer that a recipe can name, and what each must be."""
+    parameters = inspect.signature(explain).parameters.values()
+    found = {each.name: str if each.name == "layer" else type(each.default) for each in parameters}
+    return {name: kind for name, kind in found.items() if kind in (int, float, str)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything a run needs besides data and seed."""
+
+    name: str
+    line: str
+    datasets: tuple[str, ...] = ()
+    """What a sweep goes through; a run is given its data."""
+    seeds: int = 1
+    schema: str = SCRATCH
+    """Whether methods start from nothing, or go on from the Vanilla model of the same seed."""
+    retrain_epochs: int = 10
+    retrain_rate: float | None = None
+    """The learning rate of retraining, that of the fit unless given."""
+    retrain_by: str = VANILLA
+    """Whose ranking retraining keeps: that of Vanilla, or the model's own of each step."""
+    least_ranking: float = 0.8
+    """Retraining ends before the mean P@k with Vanilla's clean explanations falls below this."""
+    gate: float = 0.01
+    """How far below Vanilla's validation AUC a model may fall and still be chosen."""
+    select_by: str = "er"
+    """The attack whose validation P@k chooses among the settings of a method."""
+    valid_examples: int = 300
+    least_steps: int = 1
+    """An epoch takes at least so many steps: smaller tables get smaller batches."""
+    hidden: tuple[int, ...] = (32,)
+    activation: str = "leaky-relu"
+    network: NetworkPlan | None = None
+    """What pictures and networks are seen by; tables are seen by an MLP of `hidden` units."""
+    fit: FitSettings = field(default_factory=FitSettings)
+    explainer: ExplainerPlan = field(default_factory=ExplainerPlan)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    trained: ExplainerPlan | None = None
+    """What methods widen and keep, where that is not what is measured: pictures and networks."""
+    methods: tuple[MethodPlan, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names and numbers with which no run can end."""
+        for word, known in (
+            (self.select_by, EVALUATED),
+            (self.activation, ACTIVATIONS),
+            (self.schema, SCHEMAS),
+            (self.retrain_by, (VANILLA, OWN)),
+        ):
+            if word not in known:
+                raise ValueError(f"recipe {self.name!r} asks for {word!r}: {nearest(word, known)}")
+        if min(self.seeds, self.least_steps) < 1 or self.valid_examples < 2:
+            raise ValueError(
+                f"recipe {self.name!r} needs seeds >= 1, least_steps >= 1 and valid_examples >= 2, "
+                f"got {self.seeds}, {self.least_steps} and {self.valid_examples}."
+            )
+        if min(self.hidden, default=1) < 1:
+            raise ValueError(f"recipe {self.name!r} needs layers of units, got {self.hidden}.")
+        if self.retrain_rate is not None and self.retrain_rate <= 0:
+            raise ValueError(
+                f"recipe {self.name!r} needs a retrain_rate above 0, got {self.retrain_rate}."
+            )
+        if self.retrain_epochs < 1 or not 0 <= self.least_ranking <= 1:
+            raise ValueError(
+                f"recipe {self.name!r} needs retrain_epochs >= 1 and least_ranking in 0..1, got "
+                f"{self.retrain_epochs} and {self.least_ranking}."
+            )
+        if len(set(self.datasets)) < len(self.datasets):
+            raise ValueError(f"recipe {self.name!r} names a data set twice: {self.datasets}.")
+
+    @property
+    def digest(self) -> str:
+        """A short fingerprint of all that changes the numbers of one row.
+
+        Neither the number of seeds nor the other data sets and methods of the recipe do, nor how
+        often a fit is written down; its own seed is replaced by that of the row.
+        """
+        whole = asdict(self)
+        for name in ("line", "datasets", "seeds", "methods"):
+            del whole[name]
+        for name in ("seed", "checkpoint_every"):
+            del whole["fit"][name]
+        # Settings that came later do not change what earlier rows were made with.
+        for table, defaults in (
+            (whole, Recipe(name="", line="")),
+            (whole["fit"], FitSettings()),
+            (whole["evaluation"], EvaluationSettings()),
+            (whole["evaluation"]["strong"], EnsembleBudget()),
+        ):
+            for name in LATER & table.keys():
+                if table[name] == getattr(defaults, name):
+                    del table[name]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def expand(settings: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Every combination of the list-valued settings.
+
+    >>> expand({"thickness": [0.1, 0.2], "gap": "plain"})
+    ({'thickness': 0.1, 'gap': 'plain'}, {'thickness': 0.2, 'gap': 'plain'})
+    """
+    choices = [value if isinstance(value, list) else [value] for value in settings.values()]
+    return tuple(dict(zip(settings, chosen, strict=True)) for chosen in product(*choices))
+
+
+def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
+    """The recipe of a parsed TOML table.
+
+    `thickness_times` multiplies every thickness of its methods, such as those of its base.
+    """
+    filled: dict[str, Any] = _tuples({"name": name, **table})
+    where = f"recipe {name!r}"
+    times = filled.pop("thickness_times", 1.0)
+    if not _fits(times, float) or times <= 0:
+        raise ValueError(f"{where}: 'thickness_times' must be a number above 0, got {times!r}.")
+    if "fit" in filled:
+        filled["fit"] = settings_from(FitSettings, filled["fit"], f"[fit] of {where}")
+    if "explainer" in filled:
+        filled["explainer"] = _named(ExplainerPlan, filled["explainer"], where, default="grad")
+    if "trained" in filled:
+        filled["trained"] = _named(ExplainerPlan, filled["trained"], where, default="grad")
+    if "network" in filled:
+        filled["network"] = _named(NetworkPlan, filled["network"], where)
+    if "evaluation" in filled:
+        inner = filled["evaluation"]
+        inner = dict(inner) if isinstance(inner, Mapping) else inner
+        for key, kind in {"er": Budget, "strong": EnsembleBudget}.items():
+            if isinstance(inner, dict) and key in inner:
+                inner[key] = settings_from(kind, inner[key], f"[evaluation.{key}] of {where}")
+        filled["evaluation"] = settings_from(EvaluationSettings, inner, f"[evaluation] of {where}")
+    plans: list[MethodPlan] = []
+    for settings in _tables(table.get("methods", []), where):
+        rest = dict(settings)
+        method = str(rest.pop("name", None))
+        if method not in METHODS:
+            raise ValueError(
+                f"{where} asks for an unknown method {method!r}: {nearest(method, METHODS)}"
+            )
+        if method in [plan.name for plan in plans]:
+            raise ValueError(
+                f"{where} lists {method!r} twice: give one entry lists of settings to choose among."
+            )
+        plan = MethodPlan(name=method, grid=tuple(_widened(each, times) for each in expand(rest)))
+        if not plan.grid:
+            raise ValueError(f"{where}, method {method!r}: a list of settings is empty.")
+        plans.append(plan)
+    if not plans or plans[0].name != VANILLA:
+        raise ValueError(f"recipe {name!r} must list 'vanilla' first: it sets the AUC to keep.")
+    filled["methods"] = tuple(plans)
+    recipe = settings_from(Recipe, filled, where)
+    _try_methods(recipe)
+    return recipe
+
+
+def _widened(settings: Mapping[str, Any], times: float) -> dict[str, Any]:
+    """Settings of a method with so many times the thickness, if they have one."""
+    if times == 1 or "thickness" not in settings:
+        return dict(settings)
+    return {**settings, "thickness": times * settings["thickness"]}
+
+
+Named = TypeVar("Named", ExplainerPlan, NetworkPlan)
+
+
+def _named(kind: type[Named], table: Any, where: str, default: str = "") -> Named:
+    """A plan of something by its name, all else in its table being settings."""
+    title = "explainer" if kind is ExplainerPlan else "network"
+    if not isinstance(table, Mapping):
+        raise ValueError(f"[{title}] of {where} must be a table of settings, got {table!r}.")
+    rest = dict(table)
+    try:
+        return kind(name=str(rest.pop("name", default)), settings=rest)
+    except ValueError as problem:
+        raise ValueError(f"[{title}] of {where}: {problem}") from problem
+
+
+def _tables(listed: Any, where: str) -> list[Mapping[str, Any]]:
+    if not (isinstance(listed, list) and all(isinstance(each, Mapping) for each in listed)):
+        raise ValueError(f"{where} must list its methods as [[methods]] tables, got {listed!r}.")
+    return listed
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table whose lists are tuples, so that records made of it cannot change."""
+    return {
+        key: _tuples(value)
+        if isinstance(value, Mapping)
+        else tuple(value)
+        if isinstance(value, list)
+        else value
+        for key, value in table.items()
+    }
+
+
+def _try_methods(recipe: Recipe) -> None:
+    """Refuse settings that a method does not take before anything is trained."""
+    shown = None if recipe.network is None else (recipe.trained or recipe.explainer).build()
+    for plan in recipe.methods:
+        entry = METHODS[plan.name]
+        takes = shown is not None and "explain" in inspect.signature(entry.build).parameters
+        given = {"explain": shown} if takes else {}
+        for settings in plan.grid:
+            try:
+                method = entry.build(k=recipe.evaluation.k, **given, **settings)
+            except TypeError as problem:
+                raise ValueError(
+                    f"recipe {recipe.name!r}, method {plan.name!r}: {problem}."
+                ) from problem
+            other = entry.model != METHODS[VANILLA].model
+            if recipe.schema == RETRAIN and (method.prepare is not None or other):
+                raise ValueError(
+                    f"recipe {recipe.name!r} retrains, but {entry.label} trains another network "
+                    "than Vanilla's and cannot go on from it: leave it out."
+                )
+
+
+def recipe_names() -> list[str]:
+    """The names of the recipes that come with the package."""
+    return sorted({name.split(".")[0] for name in _files()})
+
+
+@cache
+def _files() -> frozenset[str]:
+    """The recipe files that come with the package: NAME.toml, or NAME.DATASET.toml."""
+    folder = resources.files("r2et.experiments") / "recipes"
+    return frozenset(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def recipe_for(dataset: Dataset | Collection) -> str:
+    """The name of the recipe that is meant for data of a kind, unless another is asked for."""
+    if isinstance(dataset, Dataset):
+        return "converged"
+    if f"paper.{dataset.name}.toml" in _files():
+        return "paper"
+    return "networks" if dataset.piece.symmetric else "pictures"
+
+
+def load_recipe(name: str, dataset: str) -> Recipe:
+    """A recipe by name or TOML file, with its own settings for `dataset` if it has any.
+
+    A recipe with a line `base = "NAME"` has the settings of that recipe where it has none itself.
+    Pictures and networks have recipes of their own by the same names, in files NAME.DATASET.toml.
+    """
+    return recipe_from(*_table_of(name, dataset))
+
+
+def _table_of(name: str, dataset: str, above: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
+    """The name of a recipe and its settings for a data set, on top of those of its base."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise ValueError(f"there is no recipe file {name}: check the path.")
+        content, name = content_of(path), path.stem
+    elif name in recipe_names():
+        special = f"{name}.{dataset}.toml"
+        file = special if special in _files() else f"{name}.toml"
+        if file not in _files():
+            known = sorted(each.split(".")[1] for each in _files() if each.startswith(f"{name}."))
+            raise ValueError(
+                f"recipe {name!r} is for {', '.join(known)} only, not for {dataset!r}: choose "
+                "another recipe."
+            )
+        content = (resources.files("r2et.experiments") / "recipes" / file).read_bytes()
+    else:
+        raise ValueError(f"unknown recipe {name!r}: {nearest(name, recipe_names())}")
+    table = toml_of(content, f"recipe {name!r}")
+    overrides, base = table.pop("for", {}).get(dataset, {}), table.pop("base", None)
+    own = _merged(table, overrides)
+    if base is None:
+        return name, own
+    if not isinstance(base, str) or base in (name, *above):
+        raise ValueError(f"recipe {name!r} needs another recipe by name as its base, got {base!r}.")
+    return name, _merged(_table_of(base, dataset, (*above, name))[1], own)
+
+
+def _merged(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with some of its settings replaced, also those of the tables within it."""
+    merged = dict(table)
+    for key, value in overrides.items():
+        inner = merged.get(key)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            value = _merged(inner, value)
+        merged[key] = value
+    return merged

@@ -1,0 +1,595 @@
+"""The units of a run: train all settings of a method on one seed, measure the chosen model once.
+
+A unit is a pure function of data, recipe and seed. It reads and writes no file of the run: models
+travel as bytes, so that it may run in another process or on another machine.
+"""
+
+import copy
+import hashlib
+import inspect
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache, partial
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+
+from r2et import __version__
+from r2et.core.autograd import eval_mode
+from r2et.core.inputs import Inputs, Joined, Piece
+from r2et.core.rng import stream
+from r2et.data import Dataset, Split
+from r2et.data.collection import Collection
+from r2et.evaluation.evaluate import DTYPES, build_attack, evaluate, rows_at_once, task_of
+from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
+from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
+from r2et.methods import METHODS, Method, MethodEntry
+from r2et.metrics.statistics import auc
+from r2et.models import MODELS
+from r2et.models.building import build
+from r2et.models.linear import fitted_logistic, fitted_product
+from r2et.models.siamese import Siamese, fit_single_head
+from r2et.models.smoothing import with_softplus
+from r2et.training.stacked import Trained, by_network, fit_grid, in_turn, stacked
+from r2et.training.trainer import Candidate, FitSettings, fit, keeps_ranking, load, save
+
+LINEAR = "linear"
+NUMBERS_AT_ONCE = 2**20
+PICTURE_PENALTY = 1.0  # with more numbers than items a regression has no optimum without one
+LABELS = {LINEAR: "Linear (control)", **{name: entry.label for name, entry in METHODS.items()}}
+NETWORKS: dict[str, Callable[[Dataset, Recipe], dict[str, Any]]] = {
+    "mlp": lambda dataset, recipe: {
+        "hidden": list(recipe.hidden),
+        "activation": recipe.activation,
+    },
+    "structured": lambda dataset, recipe: {
+        "numeric": list(dataset.numeric),
+        "one_hot": [list(group) for group in dataset.one_hot],
+    },
+}
+"""What a network of MODELS is built with, besides the numbers of inputs and classes."""
+
+_ALONE = threading.Lock()
+
+
+def fingerprint(*parts: Any) -> str:
+    """Twelve hexadecimal digits that change with any of the parts."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@cache
+def code_digest() -> str:
+    """Twelve hexadecimal digits that change with any source file of the package."""
+    digest = hashlib.sha256()
+
+    def take(folder: Traversable, where: str) -> None:
+        for each in sorted(folder.iterdir(), key=lambda each: each.name):
+            if each.is_dir():
+                take(each, f"{where}{each.name}/")
+            elif each.name.endswith(".py"):
+                content = each.read_bytes()
+                digest.update(f"{where}{each.name} {len(content)}\n".encode() + content)
+
+    take(resources.files("r2et"), "")
+    return digest.hexdigest()[:12]
+
+
+@lru_cache(maxsize=16)
+def data_digest(dataset: Dataset | Collection) -> str:
+    """The digest of a data set, computed once."""
+    return dataset.digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a unit is about, and what a worker must agree on: the data and the source files."""
+
+    source: Callable[[], Dataset | Collection]
+    data: str
+    recipe: Recipe
+    seed: int
+    code: str
+
+    def split(self) -> Split:
+        """The parts of the data, refused if this worker has other data or other source files."""
+        dataset = self.source()
+        for what, ours, theirs in (
+            ("source files", self.code, code_digest()),
+            (f"rows of {dataset.name}", self.data, dataset.digest),
+        ):
+            if ours != theirs:
+                raise ValueError(
+                    f"a worker has other {what} than the process that sent it work: give both the "
+                    "same version of r2et and of the data, then start again."
+                )
+        return dataset.split(self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one setting: a judged model, packed, or the reason why there is none."""
+
+    settings: dict[str, Any]
+    candidate: Candidate | None
+    model: bytes | None
+    problem: str | None = None
+
+
+def alone(unit: Callable[..., Any], *arguments: Any) -> Any:
+    """What a unit returns, computed by one thread, and by one unit of this process at a time.
+
+    Sums split among threads round differently, and dropout layers share one random stream.
+    """
+    with _ALONE, threadpool_limits(1):
+        torch.set_num_threads(1)
+        return unit(*arguments)
+
+
+def packed(model: nn.Module, header: Mapping[str, Any]) -> bytes:
+    """A model file as bytes."""
+    with TemporaryDirectory() as folder:
+        return save(Path(folder) / "model", model, header).read_bytes()
+
+
+def unpacked(content: bytes) -> nn.Module:
+    """The model of such bytes."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        path.write_bytes(content)
+        return load(path)[0]
+
+
+def entry_of(method: str) -> MethodEntry:
+    """The entry of METHODS by this name, refused in a process that does not have it."""
+    if method not in METHODS:
+        raise ValueError(
+            f"this process knows no method {method!r}: a method of one's own is known where the "
+            "module that puts it into METHODS was imported, which no worker does; use one process."
+        )
+    return METHODS[method]
+
+
+def label_of(method: str) -> str:
+    """How a method, or the linear control, is called in tables."""
+    return LABELS[method] if method in LABELS else entry_of(method).label
+
+
+def network_plan(dataset: Dataset | Collection, recipe: Recipe, method: str) -> dict[str, Any]:
+    """The entry of MODELS that a method trains, and its settings: enough to build it again."""
+    if isinstance(dataset, Collection):
+        return _collection_plan(dataset, recipe, method)
+    name = entry_of(method).model
+    sizes = {"inputs": dataset.n, "classes": len(dataset.classes)}
+    return {"name": name, **sizes, **NETWORKS[name](dataset, recipe)}
+
+
+def _collection_plan(dataset: Collection, recipe: Recipe, method: str) -> dict[str, Any]:
+    """The plan of a network of pictures, of networks, or of pairs of them."""
+    if recipe.network is None:
+        raise ValueError(
+            f"recipe {recipe.name!r} does not say by which network {dataset.name} is seen: add a "
+            "[network] table with its name."
+        )
+    if entry_of(method).model != METHODS[VANILLA].model:
+        raise ValueError(
+            f"{label_of(method)} trains a network of tables, and {dataset.name} is none: leave it "
+            "out."
+        )
+    offered = inspect.signature(MODELS[recipe.network.name]).parameters
+    known = {
+        "classes": len(dataset.item_classes),
+        "nodes": dataset.piece.shape[0],
+        "channels": dataset.piece.shape[0],
+        "inputs": dataset.piece.size,
+    }
+    told = {name: value for name, value in known.items() if name in offered}
+    pieces = {"pieces": [list(dataset.items.shape[1:])] * 2} if dataset.pairs else {}
+    return {"name": recipe.network.name, **told, **pieces, **recipe.network.settings}
+
+
+def rebuildable(
+    model: nn.Module, plan: Mapping[str, Any], method: Method, x: Tensor
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A trained network and the plan by which it is built again, refused if there is none."""
+    told = dict(plan)
+    if isinstance(method.prepare, partial) and method.prepare.func is with_softplus:
+        told["softplus"] = method.prepare.keywords["rho"]
+    again = build(told, stream(0, "unused")).to(x)
+    again.load_state_dict(model.state_dict())
+    few = x[: max(1, NUMBERS_AT_ONCE // x[0].numel())]
+    with torch.no_grad(), eval_mode(model), eval_mode(again):
+        if not torch.equal(again(few), model(few)):
+            raise ValueError(
+                f"a network prepared by its method cannot be built again from {told}, so that it "
+                "could not be kept: teach `rebuildable` what the method changes."
+            )
+    return model, told
+
+
+def network(split: Split, plan: Mapping[str, Any]) -> nn.Module:
+    """An untrained network by its plan, its weights drawn for this data set and seed."""
+    return build(plan, stream(split.seed, split.dataset.name, "init"))
+
+
+def unit_print(dataset: Dataset | Collection, recipe: Recipe, plan: MethodPlan) -> str:
+    """A fingerprint of all that trains and judges the models of a unit.
+
+    How the test part is measured does not change them. The whole grid does: networks trained
+    together round together.
+    """
+    fitting, evaluation = asdict(recipe.fit), recipe.evaluation
+    for name in ("seed", "checkpoint_every"):
+        del fitting[name]
+    explained = asdict(recipe.trained or recipe.explainer)
+    trains: list[Any] = [
+        data_digest(dataset),
+        network_plan(dataset, recipe, plan.name),
+        fitting,
+        recipe.least_steps,
+        evaluation.k,
+        None if isinstance(dataset, Dataset) else explained,
+    ]
+    judges: list[Any] = [
+        recipe.select_by,
+        recipe.valid_examples,
+        asdict(evaluation.er),
+        evaluation.record_every,
+        [evaluation.norm, evaluation.handler, evaluation.singles],
+    ]
+    if recipe.select_by == "strong":
+        judges.append(asdict(evaluation.strong))
+    if retrains(recipe, plan.name):
+        trains += [recipe.schema, recipe.retrain_epochs, recipe.least_ranking, recipe.gate]
+        trains += [recipe.retrain_rate, recipe.retrain_by]
+    return fingerprint(trains, judges, plan.name, plan.grid)
+
+
+def controls(recipe: Recipe) -> tuple[MethodPlan, ...]:
+    """What is measured besides the methods: a linear network, which has no neurons to explain."""
+    return () if recipe.explainer.name in CONCEPTS else (MethodPlan(name=LINEAR),)
+
+
+def retrains(recipe: Recipe, method: str) -> bool:
+    """Whether a method goes on from the Vanilla model instead of starting anew."""
+    return recipe.schema == RETRAIN and method != VANILLA
+
+
+def row_key(dataset: Dataset | Collection, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
+    """What identifies a row: data, recipe, seed, method and the settings it was chosen from."""
+    return fingerprint(data_digest(dataset), recipe.digest, seed, plan.name, plan.grid)
+
+
+def fit_settings(split: Split, recipe: Recipe) -> FitSettings:
+    """How a recipe trains on this seed; small tables get smaller batches."""
+    batch = min(recipe.fit.batch, max(1, len(split.train) // recipe.least_steps))
+    return replace(recipe.fit, seed=split.seed, batch=batch)
+
+
+def fitted(
+    split: Split, recipe: Recipe, method: str, settings: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Any], int]:
+    """A network trained by the recipe, how it is built again, and its number of epochs."""
+    plan = network_plan(split.dataset, recipe, method)
+    chosen = method_of(split, recipe, method, settings)
+    model, history = fit(
+        network(split, plan), split.train, split.valid, chosen, fit_settings(split, recipe)
+    )
+    return with_single_head(model, split), plan, len(history)
+
+
+def method_of(split: Split, recipe: Recipe, name: str, settings: Mapping[str, Any]) -> Method:
+    """A method of a recipe with some settings, as it trains a single network from nothing."""
+    return _built(entry_of(name), recipe.evaluation.k, trained_explanation(split.dataset, recipe),
+                  settings)  # fmt: skip
+
+
+def _built(
+    entry: MethodEntry, k: int, explain: Explainer | None, settings: Mapping[str, Any]
+) -> Method:
+    """A method, which is told what is explained if it can make use of it."""
+    if explain is not None and "explain" in inspect.signature(entry.build).parameters:
+        settings = {"explain": explain, **settings}
+    return entry.build(k=k, **settings)
+
+
+NOT_KEPT = "no epoch of retraining kept both Vanilla's explanations and its AUC."
+
+
+def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Outcome]:
+    """What became of each setting of a method, in the order of its grid.
+
+    `vanilla` is the model of the same seed to go on from, where the recipe retrains.
+    """
+    split, recipe = work.split(), work.recipe
+    shape = network_plan(split.dataset, recipe, plan.name)
+    found = [
+        replace(each, model=with_single_head(each.model, split))
+        for each in trained(split, recipe, plan, vanilla)
+    ]
+    # Without an epoch that was accepted a retrained network is still Vanilla's.
+    problems = [each.problem or (None if each.history else NOT_KEPT) for each in found]
+    able = [
+        rebuildable(
+            each.model,
+            shape,
+            method_of(split, recipe, plan.name, settings),
+            split.valid.x,
+        )
+        for settings, each, problem in zip(plan.grid, found, problems, strict=True)
+        if problem is None
+    ]
+    judgements = iter(judged([model for model, _ in able], split, recipe))
+    kept = iter(able)
+    outcomes = []
+    for settings, each, problem in zip(plan.grid, found, problems, strict=True):
+        if problem is not None:
+            outcomes.append(Outcome(settings=settings, candidate=None, model=None, problem=problem))
+            continue
+        (score, precision), (model, told) = next(judgements), next(kept)
+        candidate = Candidate(settings=settings, auc=score, precision=precision)
+        header = {
+            "model": told,
+            "dataset": split.dataset.name,
+            "data": work.data,
+            "seed": work.seed,
+            "method": plan.name,
+            "schema": SCRATCH if vanilla is None else RETRAIN,
+            "epochs": len(each.history),
+            "candidate": asdict(candidate),
+        }
+        outcomes.append(
+            Outcome(settings=settings, candidate=candidate, model=packed(model, header))
+        )
+    return outcomes
+
+
+def with_single_head(model: nn.Module, split: Split) -> nn.Module:
+    """A Siamese network that also tells the class of single items, others as they are."""
+    if not (isinstance(model, Joined) and isinstance(model.model, Siamese)):
+        return model
+    assert isinstance(split.dataset, Collection)
+    items, labels = split.dataset.training_items(split.seed)
+    return Joined(fit_single_head(model.model, items, labels), model.inputs)
+
+
+def linear_control(split: Split) -> nn.Module:
+    """The network without a bend that a stability figure must be seen beside."""
+    dataset, train = split.dataset, split.train
+    if isinstance(dataset, Dataset):
+        return fitted_logistic(train.x, train.y)
+    if not dataset.pairs:
+        flat = fitted_logistic(train.x.flatten(1), train.y, penalty=PICTURE_PENALTY)
+        return nn.Sequential(nn.Flatten(), *flat)
+    items, labels = dataset.training_items(split.seed)
+    product = fitted_product(items.flatten(1), labels, train.x, train.y, penalty=PICTURE_PENALTY)
+    return Joined(product, Inputs(pieces=(Piece(shape=(items[0].numel(),)),) * 2))
+
+
+def trained(
+    split: Split, recipe: Recipe, plan: MethodPlan, vanilla: Outcome | None
+) -> list[Trained]:
+    """What became of the network of each setting of a method, in the order of its grid.
+
+    Settings that differ only in how parts of the loss are weighed are trained as one computation.
+    """
+    begin = _scratch(split, recipe, plan) if vanilla is None else _retrain(split, recipe, vanilla)
+    found: dict[int, Trained] = {}
+    apart = isinstance(split.dataset, Collection) or recipe.fit.ramp > 0
+    for places in together(plan, recipe.evaluation.k, apart):
+        alike = [plan.grid[place] for place in places]
+        found |= zip(places, begin.fit(entry_of(plan.name), alike, split), strict=True)
+    return [found[place] for place in range(len(plan.grid))]
+
+
+def together(plan: MethodPlan, k: int, apart: bool = False) -> list[list[int]]:
+    """The places in a grid of settings that one computation trains, stack by stack.
+
+    Networks of other layers than linear ones are trained `apart`.
+    """
+    if apart:
+        return [[place] for place in range(len(plan.grid))]
+    entry = entry_of(plan.name)
+    stacks: dict[str, list[int]] = {}
+    for place, settings in enumerate(plan.grid):
+        own = {name: value for name, value in settings.items() if name not in entry.weights}
+        # A weight of zero leaves its penalty out, and with it the computation it would share.
+        parts = [name for name, _, _ in entry.build(k=k, **settings).penalties]
+        stacks.setdefault(json.dumps([own, parts], sort_keys=True), []).append(place)
+    return list(stacks.values())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Beginning:
+    """Where the training of a method begins, how long it may take, and what it must keep."""
+
+    network: nn.Module
+    settings: FitSettings
+    k: int
+    explain: Explainer | None = None
+    vanilla: nn.Module | None = None
+    accept: Callable[[nn.Module], bool] | None = None
+
+    def method(self, entry: MethodEntry, settings: Mapping[str, Any], networks: int = 1) -> Method:
+        """The method, which keeps Vanilla's ranking where it can, for so many networks at once."""
+        if self.vanilla is None or not entry.ranks:
+            return _built(entry, self.k, self.explain, settings)
+        reference = stacked([self.vanilla] * networks) if networks > 1 else self.vanilla
+        return _built(entry, self.k, self.explain, {"reference": reference, **settings})
+
+    def fit(
+        self, entry: MethodEntry, alike: Sequence[Mapping[str, Any]], split: Split
+    ) -> list[Trained]:
+        """What became of the network of each of these settings, which differ in weights only."""
+        methods = [self.method(entry, settings) for settings in alike]
+        if len(alike) == 1:
+            return [self._alone(methods[0], split)]
+        count = len(alike)
+        return fit_grid(
+            [self.network] * count,
+            [split.train] * count,
+            [split.valid] * count,
+            lambda numbers: self.method(entry, alike[0], len(numbers)),
+            self.settings,
+            seeds=[self.settings.seed] * count,
+            weights={
+                name: [method.penalties[place][1] for method in methods]
+                for place, (name, _, _) in enumerate(methods[0].penalties)
+            },
+            weight_decay=[method.weight_decay for method in methods],
+            accept=None if self.accept is None else [self.accept] * count,
+        )
+
+    def _alone(self, method: Method, split: Split) -> Trained:
+        model = copy.deepcopy(self.network)
+        try:
+            model, history = fit(
+                model, split.train, split.valid, method, self.settings, accept=self.accept
+            )
+        except ValueError as problem:
+            return Trained(model=model, history=[], problem=str(problem))
+        return Trained(model=model, history=history)
+
+
+def _scratch(split: Split, recipe: Recipe, plan: MethodPlan) -> Beginning:
+    return Beginning(
+        network=network(split, network_plan(split.dataset, recipe, plan.name)),
+        settings=fit_settings(split, recipe),
+        k=recipe.evaluation.k,
+        explain=trained_explanation(split.dataset, recipe),
+    )
+
+
+def trained_explanation(dataset: Dataset | Collection, recipe: Recipe) -> Explainer | None:
+    """What methods widen and keep: of tables the absolute gradient, which they take by themselves.
+
+    Of pictures and networks what is measured, unless the recipe says otherwise.
+    """
+    if isinstance(dataset, Dataset):
+        return None
+    return (recipe.trained or recipe.explainer).build(dataset.explained)
+
+
+def measured_explanation(dataset: Dataset | Collection, recipe: Recipe) -> Explainer:
+    """What is attacked and measured."""
+    return recipe.explainer.build(None if isinstance(dataset, Dataset) else dataset.explained)
+
+
+def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
+    assert vanilla.model is not None
+    assert vanilla.candidate is not None
+    # Statistics stay as they are: explanations are formed with them, and in training mode every
+    # batch would pass through the network once more.
+    start = unpacked(vanilla.model).eval()
+    return Beginning(
+        network=start,
+        settings=_retraining(split, recipe),
+        k=recipe.evaluation.k,
+        explain=trained_explanation(split.dataset, recipe),
+        vanilla=start if recipe.retrain_by == VANILLA else None,
+        accept=keeps_ranking(
+            start,
+            split.valid,
+            k=recipe.evaluation.k,
+            explain=trained_explanation(split.dataset, recipe) or gradient,
+            least_precision=recipe.least_ranking,
+            least_auc=vanilla.candidate.auc - recipe.gate,
+        ),
+    )
+
+
+def _retraining(split: Split, recipe: Recipe) -> FitSettings:
+    """How a recipe retrains on this seed: shorter, perhaps slower, and pictures as they are."""
+    usual = fit_settings(split, recipe)
+    rate = recipe.retrain_rate or usual.learning_rate
+    return replace(usual, epochs=recipe.retrain_epochs, learning_rate=rate, augment="")
+
+
+def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tuple[float, float]]:
+    """Validation AUC and validation P@k of each model, attacked as the recipe selects by.
+
+    On copies, what is trained explained; models of tables are attacked as one.
+    """
+    if isinstance(split.dataset, Collection) and len(models) > 1:
+        return [each for model in models for each in judged([model], split, recipe)]
+    if not models:
+        return []
+    valid, count = split.valid, len(models)
+    dtype = DTYPES[recipe.evaluation.dtype]
+    alone = [copy.deepcopy(model).to(dtype).eval() for model in models]
+    scores = [auc(model, valid.x.to(dtype), valid.y) for model in alone]
+    explain = trained_explanation(split.dataset, recipe) or gradient
+    task = task_of(split, recipe.evaluation, explain)
+    attack = build_attack(recipe.select_by, recipe.evaluation, task=task, seed=split.seed)
+    stack = alone[0] if count == 1 else stacked(alone)
+    x = valid.x[: recipe.valid_examples].to(dtype)
+    # An attack splits what is too much for it; here, between examples and not between networks.
+    at_once = max(1, rows_at_once(recipe.select_by, recipe.evaluation, x) // count)
+    reached = []
+    for part in x.split(at_once):
+        rows = in_turn(part.expand(count, *part.shape))
+        attacked = attack(stack, rows, predicted(stack, rows))
+        reached.append(by_network(attacked.precision, count))
+    precisions = torch.cat(reached, dim=1).mean(1).tolist()
+    return list(zip(scores, precisions, strict=True))
+
+
+def row_head(
+    dataset: Dataset | Collection,
+    recipe: Recipe,
+    seed: int,
+    plan: MethodPlan,
+    outcomes: Sequence[Outcome],
+    floor: float | None,
+    chosen: Candidate | None,
+) -> dict[str, Any]:
+    """All of a row that is known before anything is measured on test data."""
+    judgements = [each.candidate for each in outcomes if each.candidate is not None]
+    failures = [each for each in outcomes if each.candidate is None]
+    return {
+        "key": row_key(dataset, recipe, seed, plan),
+        "dataset": dataset.name,
+        "data": data_digest(dataset),
+        "recipe": recipe.name,
+        "recipe digest": recipe.digest,
+        "schema": recipe.schema,
+        "explainer": asdict(recipe.explainer),
+        "k": recipe.evaluation.k,
+        "seed": seed,
+        "method": plan.name,
+        "label": label_of(plan.name),
+        "version": __version__,
+        "code": code_digest(),
+        "candidates": [asdict(each) for each in judgements],
+        "failures": [{"settings": each.settings, "problem": each.problem} for each in failures],
+        "floor": floor,
+        "selected by": recipe.select_by,
+        "stand_in": dataset.stand_in if isinstance(dataset, Collection) else "",
+        "passed": plan.name == LINEAR or chosen is not None,
+        "chosen": None if chosen is None else chosen.settings,
+        "valid": None if chosen is None else asdict(chosen),
+    }
+
+
+def measure_unit(work: Work, head: Mapping[str, Any], model: bytes | None) -> dict[str, Any]:
+    """The row that begins with `head`, with what the test part shows of a model.
+
+    Without a model it is the linear control, fitted here.
+    """
+    split, recipe = work.split(), work.recipe
+    row = dict(head)
+    if model is None:
+        measured = linear_control(split)
+        ((score, precision),) = judged([measured], split, recipe)
+        row["valid"] = asdict(Candidate(settings={}, auc=score, precision=precision))
+    else:
+        measured = unpacked(model)
+    explain = measured_explanation(split.dataset, recipe)
+    return row | evaluate(measured, split, recipe.evaluation, explain=explain, seed=work.seed)

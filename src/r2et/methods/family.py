@@ -1,0 +1,216 @@
+"""R2ET: widen the lead of the top k and flatten the score around x."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from r2et.core.autograd import estimated_curvature, eval_mode
+from r2et.explainers import Explainer, from_slope, gradient, log_odds, slope
+from r2et.methods.gaps import Gap, Pairs, check_choices, mean_gap
+from r2et.methods.method import BatchContext, Method, Penalty
+from r2et.methods.neighbours import neighbour, odds_saliency
+from r2et.models.smoothing import with_softplus
+from r2et.perturbations import Box, L2Ball, unit
+
+
+def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Absolute gradient of the probability of class y, all rows in one pass: (B, n)."""
+    return slope(model, x, y).flatten(1).abs()
+
+
+def ranking_by(
+    reference: nn.Module | None, explain: Explainer = saliency_at
+) -> Callable[[BatchContext, Tensor | None], Tensor]:
+    """What tells, for a look, the explanation whose ranking is to be kept, a constant: (B, n).
+
+    That of `reference` as it is now, or the look's own, computed unless given.
+    """
+    kept = None if reference is None else copy.deepcopy(reference).requires_grad_(False).eval()
+
+    def ranking(look: BatchContext, own: Tensor | None) -> Tensor:
+        if kept is None and own is not None:
+            return own.detach()
+        model = look.model if kept is None else kept.to(device=look.x.device, dtype=look.x.dtype)
+        with torch.no_grad():
+            return explain(model, look.x, look.y)
+
+    return ranking
+
+
+Bend = Literal["gradient", "explanation"]
+
+
+def estimated_bend(
+    kappa: float,
+    explain: Explainer | None = None,
+    bend: Bend = "gradient",
+    share: float = 1.0,
+) -> Penalty:
+    """The curvature of the score by a finite difference of length `kappa`, as a penalty.
+
+    That of the gradient or, for explanations that are none, of what is explained; in both cases
+    along the signs of the gradient. A smaller `share` of each batch stands for all of it: its first
+    examples, which a shuffle has made random ones, count for as much more.
+    """
+
+    def of_gradient(look: BatchContext, some: slice) -> Tensor:
+        y = look.y[some]
+        return estimated_curvature(
+            lambda at: slope(look.model, at, y), look.x[some], look.slope[some], kappa
+        )
+
+    def of_explanation(look: BatchContext, some: slice) -> Tensor:
+        assert explain is not None
+        y = look.y[some]
+        return estimated_curvature(
+            lambda at: explain(look.model, at, y),
+            look.x[some],
+            look.saliency(explain)[some],
+            kappa,
+            along=look.slope[some],
+        )
+
+    def of_share(look: BatchContext) -> Tensor:
+        whole = len(look.x)
+        few = max(1, round(share * whole))
+        bent = of_bend(look, slice(few))
+        return torch.cat([bent * (whole / few), bent.new_zeros(whole - few)])
+
+    if not 0 < share <= 1:
+        raise ValueError(f"the share of a batch must be above 0 and at most 1, got {share}.")
+
+    if bend not in get_args(Bend) or (bend == "explanation" and explain is None):
+        raise ValueError(
+            f"the curvature is that of one of {get_args(Bend)}, the latter with a given explainer, "
+            f"got {bend!r}."
+        )
+    of_bend = of_gradient if bend == "gradient" else of_explanation
+    return of_share
+
+
+By = Literal["slope", "direction"]
+SHAPES: dict[str, type[L2Ball] | type[Box]] = {"l2": L2Ball, "linf": Box}
+
+
+def _gap_along(
+    look: BatchContext,
+    made: Callable[[Tensor, Tensor], Tensor] | None,
+    gap_of: Callable[[Tensor], Tensor],
+    stride: float,
+) -> Tensor:
+    """The gap, its slope by the weights that of a directional derivative of the score: (B,).
+
+    With v = dG/dg, the derivative of the gap G by the gradient g of the score f, a constant, the
+    weights' slope of G is that of v'g = df(x + t v)/dt, here [f(x + t v) - f(x)] / t for a v of
+    length one and t = `stride`. All of it is first derivatives.
+    """
+    assert made is not None
+    with torch.no_grad():
+        own = slope(look.model, look.x, look.y)
+    with torch.enable_grad():
+        own = own.requires_grad_()
+        value = gap_of(made(own, look.x.detach()))
+        (towards,) = torch.autograd.grad(value.sum(), own)
+    length = towards.flatten(1).norm(dim=-1)
+    way = unit(towards)
+    with eval_mode(look.model):
+        there = log_odds(look.model(look.x.detach() + stride * way), look.y)
+    here = log_odds(look.logits, look.y)
+    risen: Tensor = length * (torch.sigmoid(there) - torch.sigmoid(here)) / stride
+    return value.detach() + risen - risen.detach()
+
+
+def r2et(
+    *,
+    k: int,
+    thickness: float = 0.1,
+    curvature: float = 0.0,
+    pairs: Pairs = "all",
+    gap: Gap = "plain",
+    facing: int | None = None,
+    kappa: float = 0.5,
+    bend: Bend = "gradient",
+    share: float = 1.0,
+    by: By = "slope",
+    stride: float = 0.05,
+    radius: float = 0.0,
+    norm: str = "linf",
+    steps: int = 1,
+    softplus: float = 0.0,
+    explain: Explainer | None = None,
+    reference: nn.Module | None = None,
+) -> Method:
+    """R2ET: widen the lead of the top k and flatten the score around x.
+
+    L = L_cls - lambda1 mean h(x, i, j) + lambda2 ||H(x)||  (Eq. 6), lambda1 = `thickness` and
+    lambda2 = `curvature`, the norm estimated by a finite difference of length `kappa`. Mean, not
+    sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
+    model at this step or that of `reference`. `explain` is the explanation widened, the absolute
+    gradient unless given; the curvature is that of the gradient, or of what `bend` says.
+
+    With a `radius` the gap is that at a neighbour: the worst that `steps` steps of an attack find
+    within it, in the `norm` "linf" or "l2", the ranking still that at x. Without `explain` it is
+    the gradient of the log-odds there, which ranks as that of the probability does.
+
+    With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does.
+
+    Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
+    the slope of the gap from a finite difference of length `stride` and needs no second derivative.
+    """
+    check_choices(pairs, gap)
+    if min(thickness, curvature) < 0 or kappa <= 0:
+        raise ValueError(
+            f"R2ET needs thickness >= 0, curvature >= 0 and kappa > 0, got {thickness}, "
+            f"{curvature} and {kappa}."
+        )
+    ranking = ranking_by(reference, explain or saliency_at)
+
+    def gap_of(saliency: Tensor, kept: Tensor) -> Tensor:
+        return mean_gap(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
+
+    def thinness(look: BatchContext) -> Tensor:
+        saliency = look.saliency(explain)
+        return -gap_of(saliency, ranking(look, saliency))
+
+    def thinness_beside(look: BatchContext) -> Tensor:
+        kept = ranking(look, None)
+
+        def gaps(at: Tensor) -> Tensor:
+            return gap_of((explain or odds_saliency)(look.model, at, look.y), kept)
+
+        return -gaps(neighbour(look, gaps, threat, steps))
+
+    def thinness_along(look: BatchContext) -> Tensor:
+        return -_gap_along(look, made, lambda own: gap_of(own, ranking(look, own)), stride)
+
+    made = from_slope(explain or gradient)
+    if by not in get_args(By) or (by == "direction" and made is None) or stride <= 0:
+        raise ValueError(
+            f"the gap is taken by one of {get_args(By)}, the latter for explanations that are made "
+            f"of the gradient and a stride > 0, got {by!r} and {stride}."
+        )
+
+    if norm not in SHAPES or radius < 0 or steps < 0 or (radius and by != "slope"):
+        raise ValueError(
+            f"the gap at a neighbour needs a norm of {tuple(SHAPES)}, radius >= 0, steps >= 0 and "
+            f"by = 'slope', got {norm!r}, {radius}, {steps} and {by!r}."
+        )
+    threat = SHAPES[norm](radius=radius)
+    penalties: list[tuple[str, float, Penalty]] = []
+    if thickness:
+        at_x = thinness if by == "slope" else thinness_along
+        penalties.append(("thinness", thickness, thinness_beside if radius else at_x))
+    if curvature:
+        penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
+    if softplus < 0:
+        raise ValueError(f"R2ET needs softplus >= 0, the sharpness of the units, got {softplus}.")
+    return Method(prepare=softplus_units(softplus), penalties=tuple(penalties))
+
+
+def softplus_units(rho: float) -> Callable[[nn.Module], nn.Module] | None:
+    """What replaces the kinks of a network by softplus(x; rho), None for a rho of zero."""
+    return partial(with_softplus, rho=rho) if rho else None

@@ -1,0 +1,94 @@
+"""Our own method: the top k of today hold at the worst neighbour, in a network that can hold them.
+
+What each part buys, and what failed, is told in docs/steadfast.md.
+"""
+
+import math
+from functools import partial
+
+from torch import Tensor, nn
+
+from r2et.core.ranking import facing_count, order
+from r2et.methods.family import ranking_by
+from r2et.methods.gaps import unit_length
+from r2et.methods.method import BatchContext, Method, Penalty
+from r2et.methods.neighbours import neighbour, odds_saliency
+from r2et.models.additive import AdditiveNet
+from r2et.perturbations import L2Ball
+
+
+def steadfast(
+    *,
+    k: int,
+    thickness: float = 0.2,
+    variation: float = 2e-4,
+    radius: float = 1.0,
+    steps: int = 2,
+    room: float = 0.25,
+    reference: nn.Module | None = None,
+) -> Method:
+    """Steadfast: L_cls - lambda mean_i min(h(x', k-i+1, k+i), r) + mu variation.
+
+    lambda = `thickness`, mu = `variation`. The gaps h are those of the gradient scaled to length
+    one, of the pairs that face each other at place k in the ranking at x; r = `room` / sqrt(n), so
+    that pairs far enough apart ask for no more. x' is a neighbour within `radius` found by `steps`
+    steps of an attack, its prediction kept; without steps it is x itself, at half the cost.
+    The variation is `AdditiveNet.variation`: how far any change of x can turn the gradient.
+    """
+    _check(
+        positive=("radius", "room"),
+        thickness=thickness,
+        variation=variation,
+        radius=radius,
+        steps=steps,
+        room=room,
+    )
+    if not isinstance(steps, int):
+        raise ValueError(f"Steadfast needs a whole number of steps, got {steps}.")
+    ranking = ranking_by(reference, odds_saliency)
+
+    def narrowness(look: BatchContext) -> Tensor:
+        n = look.x.flatten(1).shape[1]
+        count = facing_count(k, n)
+        if steps:
+            ranked = order(ranking(look, None))
+            place = neighbour(look, partial(_leads, look, ranked, k), L2Ball(radius=radius), steps)
+            saliency = odds_saliency(look.model, place, look.y)
+        else:
+            saliency = odds_saliency(look.model, look.x.detach(), look.y)
+            ranked = order(ranking(look, saliency))
+        facing = unit_length(saliency).gather(-1, ranked[:, k - count : k + count])
+        gaps = facing[:, :count].flip(-1) - facing[:, count:]
+        return -gaps.clamp(max=room / math.sqrt(n)).mean(-1)
+
+    penalties: list[tuple[str, float, Penalty]] = []
+    if thickness:
+        penalties.append(("narrowness", thickness, narrowness))
+    if variation:
+        penalties.append(("variation", variation, variation_of))
+    return Method(penalties=tuple(penalties), by_input=False)
+
+
+def _leads(look: BatchContext, ranked: Tensor, k: int, at: Tensor) -> Tensor:
+    """How far the first k of `ranked` lead in the gradient of length one at some places: (B,)."""
+    weights = at.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
+    return (unit_length(odds_saliency(look.model, at, look.y)) * weights).sum(-1)
+
+
+def variation_of(look: BatchContext) -> Tensor:
+    """The variation of the network, or of each row's own network in a stack: (B,)."""
+    if not isinstance(look.model, AdditiveNet):
+        raise ValueError(
+            "Steadfast caps the variation of a structured network, got "
+            f"{type(look.model).__name__}: build MODELS['structured'], or set variation = 0."
+        )
+    variation = look.model.variation().view(1, -1)
+    return variation.expand(len(look.x) // variation.numel(), -1).flatten()
+
+
+def _check(*, positive: tuple[str, ...], **settings: float) -> None:
+    """Refuse settings below zero or, where they must be positive, at zero."""
+    for name, value in settings.items():
+        least = "> 0" if name in positive else ">= 0"
+        if not (0 < value < math.inf or (value == 0 and name not in positive)):
+            raise ValueError(f"Steadfast needs a finite {name} {least}, got {value}.")

@@ -1,0 +1,1 @@
+"""What is proved in general: guarantees of thickness, convergence of the attack."""
