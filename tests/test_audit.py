@@ -1008,7 +1008,7 @@ from pathlib import Path
 import torch
 from torch import nn
 torch.set_num_threads(1)
-from r2et.attacks import Effort
+from r2et.attacks import EnsembleBudget
 from r2et.auditing import Table, audit
 
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -1020,7 +1020,7 @@ draw = random.Random(seed)
 def run(out):
     table = Table(x=x, names=list("uvwxyz"), y=(x[:, 0] > 0).long(), classes=("no", "yes"))
     audit(models, table, k=2, attack="none", radii="none", epsilons=(0.1,), chunk=4, measured=10,
-          effort=Effort(rounds=1, starts=1, steps=1, points=1, moves=0, pairs=0), out=out)
+          effort=EnsembleBudget(rounds=1, starts=1, steps=1, points=1, moves=0, pairs=0), out=out)
 
 def child(out):
     pid = os.fork()

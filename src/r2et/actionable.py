@@ -828,7 +828,7 @@ def what_it_buys(threat: ActionableSet) -> list[str]:
     >>> job = Choice(name="job", columns=(0, 1), swap=1.0)
     >>> age = Number(name="age", column=2, per_eps=5, shift=0, width=1, low=17, high=90, whole=True,
     ...     only="up", unit="years")
-    >>> what_it_buys(Applicant(columns=4, numbers=(age,), choices=(job,), fixed=("race",)))
+    >>> what_it_buys(ActionableSet(columns=4, numbers=(age,), choices=(job,), fixed=("race",)))
     ['age: up by 5 years', 'job: a change for 1', 'fixed: race']
     """
     reachable, lines = threat._hull.reachable.tolist(), []

@@ -53,9 +53,9 @@ def captum_explainer(
     ask for outputs (FeatureAblation, Occlusion, ShapleyValueSampling, Lime, KernelShap), give
     numbers without a graph; IntegratedGradients, InputXGradient and DeepLift give one that is
     silently wrong. Such an explanation can be measured, and attacked by searches that follow no
-    slope: `strong_attack(..., effort=Effort(starts=0, pairs=0))`. Whoever asks for its slope is
-    refused, unless a `guide`, an explainer of ours, lends its own: attacks then follow the slope of
-    the guide and are judged by Captum's numbers.
+    slope: `strong_attack(..., effort=EnsembleBudget(starts=0, pairs=0))`. Whoever asks for its
+    slope is refused, unless a `guide`, an explainer of ours, lends its own: attacks then follow
+    the slope of the guide and are judged by Captum's numbers.
     """
     name = getattr(attribution, "__name__", type(attribution).__name__)
 
@@ -94,7 +94,7 @@ class _Refused(torch.autograd.Function):
         raise RuntimeError(
             f"Captum's {ctx.name} cannot be differentiated: give captum_explainer a guide, such as "
             "r2et.gradient, whose slope is followed instead, or search without slopes by "
-            "Effort(starts=0, pairs=0)."
+            "EnsembleBudget(starts=0, pairs=0)."
         )
 
 

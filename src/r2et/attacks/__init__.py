@@ -1,4 +1,4 @@
-"""Attacks on explanations: (model, x, y) -> Attacked, the prediction kept.
+"""Attacks on explanations: (model, x, y) -> AttackResult, the prediction kept.
 
 y is the class explained and kept, the predicted one: other classes, such as true labels, are
 refused. An attack has one radius, that of its threat or its own.

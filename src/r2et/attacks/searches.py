@@ -69,7 +69,7 @@ def check_slopes(explain: Explainer, model: nn.Module, x: Tensor, y: Tensor) -> 
     raise ValueError(
         "this attack follows the slope of an explanation, but the explainer gives scores without "
         "a graph to x: use one of r2et.explainers, or search without slopes by "
-        "strong_attack(effort=Effort(starts=0, pairs=0))."
+        "strong_attack(effort=EnsembleBudget(starts=0, pairs=0))."
     )
 
 

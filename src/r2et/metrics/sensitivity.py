@@ -100,7 +100,7 @@ def off_data_share(slope: Tensor, one_hot: Sequence[Sequence[int]]) -> Tensor:
     their common direction a slope changes no prediction and can be anything. A method that gains
     stability there has gained nothing.
 
-    >>> null_share(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]), [(0, 1)])
+    >>> off_data_share(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]), [(0, 1)])
     tensor([1., 0.])
     """
     whole = slope.square().sum(-1)
