@@ -168,7 +168,7 @@ def test_a_misspelt_word_is_refused(changes: dict[str, Any], told: list[str]) ->
         ({"evaluation": {"gauge_free": 1}}, "'gauge_free' must be true or false, got 1"),
         ({"evaluation": {"gauge_free": True, "attacks": ["er"]}}, "by the strong attack"),
         ({"datasets": "adult"}, "'datasets' must be a list of which each is a text"),
-        ({"datasets": ["adult", "adult"]}, "names a data set twice"),
+        ({"datasets": ["adult", "adult"]}, "names each data set once"),
         ({"retrain_epochs": 0}, "retrain_epochs >= 1"),
         ({"least_ranking": 1.5}, "least_ranking in 0..1"),
         ({"explainer": "grad"}, "[explainer] of recipe 'tiny' must be a table"),

@@ -9,23 +9,21 @@ from functools import cache, partial
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 
-from r2et.attacks import Budget, EnsembleBudget
+from r2et.attacks import EnsembleBudget
 from r2et.core.limits import content_of, toml_of
-from r2et.core.naming import check_settings, nearest
+from r2et.core.naming import nearest
 from r2et.core.rng import stream
+from r2et.core.settings import WORDS, settings_from
 from r2et.data import Collection, Dataset
 from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
 from r2et.methods import METHODS
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.training.trainer import FitSettings
-
-T = TypeVar("T")
 
 VANILLA = "vanilla"
 OWN = "own"
@@ -48,42 +46,8 @@ LATER = {
     "even",
     "itself",
 }
+PLANS = {"explainer", "trained", "network"}  # of something by its name, all else being settings
 SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
-
-
-def settings_from(kind: type[T], table: Mapping[str, Any], where: str) -> T:
-    """A settings record filled from a TOML table; a misspelt key or a wrong type stops the run."""
-    check_settings(kind, table, where)
-    expected = get_type_hints(kind)
-    for key, value in table.items():
-        if not _fits(value, expected[key]):
-            raise ValueError(f"{where}: {key!r} must be {_in_words(expected[key])}, got {value!r}.")
-    try:
-        return kind(**table)
-    except TypeError as problem:
-        raise ValueError(f"{where} is incomplete: {problem}.") from problem
-
-
-def _in_words(expected: Any) -> str:
-    if isinstance(expected, UnionType):
-        return " or ".join(_in_words(each) for each in get_args(expected) if each is not NoneType)
-    if get_origin(expected) is tuple:
-        return f"a list of which each is {_in_words(get_args(expected)[0])}"
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    return words.get(expected, "a table")
-
-
-def _fits(value: Any, expected: Any) -> bool:
-    """Whether a value is of an annotated type; whole numbers are numbers, booleans are not."""
-    if isinstance(expected, UnionType):
-        return any(_fits(value, each) for each in get_args(expected))
-    if get_origin(expected) is tuple:
-        return isinstance(value, tuple) and all(
-            _fits(each, get_args(expected)[0]) for each in value
-        )
-    if isinstance(value, bool):
-        return expected is bool
-    return isinstance(value, (int, float) if expected is float else expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +56,11 @@ class MethodPlan:
 
     name: str
     grid: tuple[dict[str, Any], ...] = ({},)
+
+    def __post_init__(self) -> None:
+        """Refuse a method that is never trained."""
+        if not self.grid:
+            raise ValueError(f"method {self.name!r}: a list of settings is empty.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +102,7 @@ class ExplainerPlan:
                 )
             if not _fits(value, offered[key]):
                 raise ValueError(
-                    f"the explainer {self.name!r}: {key!r} must be {_in_words(offered[key])}, "
+                    f"the explainer {self.name!r}: {key!r} must be {WORDS[offered[key]]}, "
                     f"got {value!r}."
                 )
         if self.name in CONCEPTS:
@@ -159,6 +128,13 @@ def _numbers_and_texts(explain: Any) -> dict[str, type]:
     parameters = inspect.signature(explain).parameters.values()
     found = {each.name: str if each.name == "layer" else type(each.default) for each in parameters}
     return {name: kind for name, kind in found.items() if kind in (int, float, str)}
+
+
+def _fits(value: Any, kind: type) -> bool:
+    """Whether a value is of a type; whole numbers are numbers, truth values are not."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,32 +175,36 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse names and numbers with which no run can end."""
-        for word, known in (
-            (self.select_by, EVALUATED),
-            (self.activation, ACTIVATIONS),
-            (self.schema, SCHEMAS),
-            (self.retrain_by, (VANILLA, OWN)),
+        names = [plan.name for plan in self.methods]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(
+                f"a recipe lists {twice[0]!r} twice: "
+                "give one entry lists of settings to choose among."
+            )
+        for what, known in (
+            ("select_by", EVALUATED),
+            ("activation", ACTIVATIONS),
+            ("schema", SCHEMAS),
+            ("retrain_by", (VANILLA, OWN)),
         ):
-            if word not in known:
-                raise ValueError(f"recipe {self.name!r} asks for {word!r}: {nearest(word, known)}")
+            if (word := getattr(self, what)) not in known:
+                raise ValueError(f"unknown {what} {word!r}: {nearest(word, known)}")
         if min(self.seeds, self.least_steps) < 1 or self.valid_examples < 2:
             raise ValueError(
-                f"recipe {self.name!r} needs seeds >= 1, least_steps >= 1 and valid_examples >= 2, "
+                f"a recipe needs seeds >= 1, least_steps >= 1 and valid_examples >= 2, "
                 f"got {self.seeds}, {self.least_steps} and {self.valid_examples}."
             )
         if min(self.hidden, default=1) < 1:
-            raise ValueError(f"recipe {self.name!r} needs layers of units, got {self.hidden}.")
+            raise ValueError(f"a recipe needs layers of units, got {self.hidden}.")
         if self.retrain_rate is not None and self.retrain_rate <= 0:
-            raise ValueError(
-                f"recipe {self.name!r} needs a retrain_rate above 0, got {self.retrain_rate}."
-            )
+            raise ValueError(f"a recipe needs a retrain_rate above 0, got {self.retrain_rate}.")
         if self.retrain_epochs < 1 or not 0 <= self.least_ranking <= 1:
             raise ValueError(
-                f"recipe {self.name!r} needs retrain_epochs >= 1 and least_ranking in 0..1, got "
+                f"a recipe needs retrain_epochs >= 1 and least_ranking in 0..1, got "
                 f"{self.retrain_epochs} and {self.least_ranking}."
             )
         if len(set(self.datasets)) < len(self.datasets):
-            raise ValueError(f"recipe {self.name!r} names a data set twice: {self.datasets}.")
+            raise ValueError(f"a recipe names each data set once: {self.datasets}.")
 
     @property
     def digest(self) -> str:
@@ -266,88 +246,41 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
 
     `thickness_times` multiplies every thickness of its methods, such as those of its base.
     """
-    filled: dict[str, Any] = _tuples({"name": name, **table})
     where = f"recipe {name!r}"
-    times = filled.pop("thickness_times", 1.0)
+    said = {"name": name, **table}
+    times = said.pop("thickness_times", 1.0)
     if not _fits(times, float) or times <= 0:
         raise ValueError(f"{where}: 'thickness_times' must be a number above 0, got {times!r}.")
-    if "fit" in filled:
-        filled["fit"] = settings_from(FitSettings, filled["fit"], f"[fit] of {where}")
-    if "explainer" in filled:
-        filled["explainer"] = _named(ExplainerPlan, filled["explainer"], where, default="grad")
-    if "trained" in filled:
-        filled["trained"] = _named(ExplainerPlan, filled["trained"], where, default="grad")
-    if "network" in filled:
-        filled["network"] = _named(NetworkPlan, filled["network"], where)
-    if "evaluation" in filled:
-        inner = filled["evaluation"]
-        inner = dict(inner) if isinstance(inner, Mapping) else inner
-        for key, kind in {"er": Budget, "strong": EnsembleBudget}.items():
-            if isinstance(inner, dict) and key in inner:
-                inner[key] = settings_from(kind, inner[key], f"[evaluation.{key}] of {where}")
-        filled["evaluation"] = settings_from(EvaluationSettings, inner, f"[evaluation] of {where}")
-    plans: list[MethodPlan] = []
-    for settings in _tables(table.get("methods", []), where):
-        rest = dict(settings)
-        method = str(rest.pop("name", None))
-        if method not in METHODS:
+    for key in PLANS & said.keys():
+        if isinstance(said[key], Mapping):
+            settings = dict(said[key])
+            named = {"name": settings.pop("name")} if "name" in settings else {}
+            said[key] = {**named, "settings": settings}
+    methods = said.pop("methods", [])
+    if not (isinstance(methods, list) and all(isinstance(each, Mapping) for each in methods)):
+        raise ValueError(f"{where} must list its methods as [[methods]] tables, got {methods!r}.")
+    said["methods"] = [_method_plan(each, times) for each in methods]
+    recipe = settings_from(Recipe, said, where)
+    for plan in recipe.methods:
+        if plan.name not in METHODS:
             raise ValueError(
-                f"{where} asks for an unknown method {method!r}: {nearest(method, METHODS)}"
+                f"{where}: unknown method {plan.name!r}: {nearest(plan.name, METHODS)}"
             )
-        if method in [plan.name for plan in plans]:
-            raise ValueError(
-                f"{where} lists {method!r} twice: give one entry lists of settings to choose among."
-            )
-        plan = MethodPlan(name=method, grid=tuple(_widened(each, times) for each in expand(rest)))
-        if not plan.grid:
-            raise ValueError(f"{where}, method {method!r}: a list of settings is empty.")
-        plans.append(plan)
-    if not plans or plans[0].name != VANILLA:
-        raise ValueError(f"recipe {name!r} must list 'vanilla' first: it sets the AUC to keep.")
-    filled["methods"] = tuple(plans)
-    recipe = settings_from(Recipe, filled, where)
+    if not recipe.methods or recipe.methods[0].name != VANILLA:
+        raise ValueError(f"{where} must list 'vanilla' first: it sets the AUC to keep.")
     _try_methods(recipe)
     return recipe
 
 
-def _widened(settings: Mapping[str, Any], times: float) -> dict[str, Any]:
-    """Settings of a method with so many times the thickness, if they have one."""
-    if times == 1 or "thickness" not in settings:
-        return dict(settings)
-    return {**settings, "thickness": times * settings["thickness"]}
-
-
-Named = TypeVar("Named", ExplainerPlan, NetworkPlan)
-
-
-def _named(kind: type[Named], table: Any, where: str, default: str = "") -> Named:
-    """A plan of something by its name, all else in its table being settings."""
-    title = "explainer" if kind is ExplainerPlan else "network"
-    if not isinstance(table, Mapping):
-        raise ValueError(f"[{title}] of {where} must be a table of settings, got {table!r}.")
-    rest = dict(table)
-    try:
-        return kind(name=str(rest.pop("name", default)), settings=rest)
-    except ValueError as problem:
-        raise ValueError(f"[{title}] of {where}: {problem}") from problem
-
-
-def _tables(listed: Any, where: str) -> list[Mapping[str, Any]]:
-    if not (isinstance(listed, list) and all(isinstance(each, Mapping) for each in listed)):
-        raise ValueError(f"{where} must list its methods as [[methods]] tables, got {listed!r}.")
-    return listed
-
-
-def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table whose lists are tuples, so that records made of it cannot change."""
-    return {
-        key: _tuples(value)
-        if isinstance(value, Mapping)
-        else tuple(value)
-        if isinstance(value, list)
-        else value
-        for key, value in table.items()
-    }
+def _method_plan(table: Mapping[str, Any], times: float) -> dict[str, Any]:
+    """The name of a method and every combination of its settings, so many times as thick."""
+    settings = dict(table)
+    name = settings.pop("name", None)
+    grid = expand(settings)
+    if times != 1:
+        for each in grid:
+            each.update({key: times * each[key] for key in ("thickness",) if key in each})
+    return {"name": str(name), "grid": grid}
 
 
 def _try_methods(recipe: Recipe) -> None:
