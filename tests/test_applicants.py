@@ -355,7 +355,7 @@ def test_whatever_is_projected_is_admissible_in_thousands_of_worlds(
 
 
 def slow_projection(threat: ActionableSet, point: list[float], centre: list[float]) -> list[float]:
-    """The rule of `docs/threat-models.md` for one row, in loops."""
+    """The rule of `docs/guides/actionable.md` for one row, in loops."""
     found, purse, spent = list(centre), threat.radius**2, 0.0
     wishes = []
     for choice in threat.choices:
@@ -1224,7 +1224,7 @@ def test_words_for_choices_of_one_way() -> None:
 
 
 def test_the_example_of_the_document_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "threat-models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "actionable.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(compile(example, "threat-models.md", "exec"), {})
     assert capsys.readouterr().out
@@ -1232,7 +1232,7 @@ def test_the_example_of_the_document_runs(capsys: pytest.CaptureFixture[str]) ->
 
 @embedded
 def test_the_document_tells_the_rules_that_are_shipped(name: str) -> None:
-    page = (ROOT / "docs" / "threat-models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "actionable.md").read_text(encoding="utf-8")
     section = page.split(f"### {name}\n")[1].split("\n#")[0]
     rows = {row.split("|")[1].strip(): row for row in section.splitlines() if row.startswith("|")}
     rules = read_rules(name)
@@ -1249,7 +1249,7 @@ def test_the_document_tells_the_rules_that_are_shipped(name: str) -> None:
 
 
 def test_the_rules_of_the_document_can_be_read(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "threat-models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "actionable.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
     rules = text_rules(tmp_path, example)
     assert list(rules) == ["*", "age", "income", "job", "sex"]

@@ -1482,7 +1482,7 @@ def test_a_pandas_table_is_audited_as_its_file_would_be(heloc_files: Path) -> No
     assert [each["id"] for each in found.decisions] == list(frame["applicant"][:8])
 
 
-PAGE = (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "guides" / "audit.md").read_text(encoding="utf-8")
 
 
 def blocks_of(language: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from r2et.experiments.config import load_recipe
 
 ROOT = Path(__file__).parents[1]
-MAP = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
+MAP = (ROOT / "docs" / "papers" / "map.md").read_text(encoding="utf-8")
 ROWS = [line for line in MAP.splitlines() if line.startswith("|") and "::" in line]
 
 
@@ -28,7 +28,7 @@ def test_every_function_and_test_of_the_map_exists(row: str) -> None:
 
 
 def test_local_links_of_the_documents_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -48,7 +48,7 @@ def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_example_of_the_attack_laboratory_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "attacks.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(compile(example, "attacks.md", "exec"), {})
     *curve, smallest = map(float, re.findall(r"\d+\.\d*", capsys.readouterr().out))
@@ -58,7 +58,7 @@ def test_the_example_of_the_attack_laboratory_runs(capsys: pytest.CaptureFixture
 
 
 def test_the_example_of_the_page_on_pictures_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "pictures-and-networks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "images-and-graphs.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(compile(example, "pictures-and-networks.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == ["torch.Size([4, 784])", "True"]
@@ -75,7 +75,7 @@ def test_a_picture_of_full_size_is_explained_attacked_and_measured(
 
 
 def test_the_recipe_of_the_page_on_sweeps_is_one(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "sweeps.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
     file = tmp_path / "mine.toml"
     file.write_text(example, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 A ball moves every column a little, into people of 0.3 Masters and 39.27 years. Here each change has
 a price, stated in original units: years, euros, a change of job. Prices add up as lengths do, and
-the radius says what may be spent. `docs/threat-models.md` defines all of it.
+the radius says what may be spent. `docs/guides/actionable.md` defines all of it.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Our own method: the top k of today hold at the worst neighbour, in a network that can hold them.
 
-What each part buys, and what failed, is told in docs/steadfast.md.
+What each part buys, and what failed, is told in docs/theory/steadfast.md.
 """
 
 import math

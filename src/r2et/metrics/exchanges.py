@@ -19,7 +19,7 @@ LEAST_AGREEMENT = 0.5
 
 Half way between slopes that order exchanges as the score does (1) and slopes that know nothing of
 them (0). Ordinary networks reach .63 (Bank) to .96, those trained for stability .79 and more, and
-tents over all categories .13 at most (docs/attacks.md).
+tents over all categories .13 at most (docs/guides/attacks.md).
 """
 LEAST_SIZE = 1 / 3
 """Below this mean size likewise: the slopes say three times what exchanges do, or a third of it.
