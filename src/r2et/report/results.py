@@ -28,7 +28,7 @@ Every table and figure of the papers, with the published number beside ours. Eac
 command, `r2et reproduce NAME`, which trains, attacks and measures whatever is missing; `r2et
 reproduce all` makes them all. This page is written from the rows kept in [docs/results](results),
 without any model. What pictures and networks need, and what was found on them, stands in
-[pictures-and-networks.md](pictures-and-networks.md). Where data stand in for those of the papers,
+[the guide to pictures](guides/images-and-graphs.md). Where data stand in for those of the papers,
 the table says so.
 
 How to read the tables:
