@@ -7,6 +7,7 @@ of training. Needs the pictures: `R2ET_DATA=FOLDER make cheaper`, half an hour o
 
 import argparse
 import math
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -20,9 +21,12 @@ import torch
 from r2et.data import Collection, Dataset, load
 from r2et.experiments.config import VANILLA, MethodPlan, load_recipe
 from r2et.experiments.execution import Plan, kept_unit, model_bytes, unit_of
-from r2et.experiments.reproduce import reproduce
 from r2et.experiments.runner import Outcome, judged, trained, unpacked
-from r2et.experiments.targets import TARGETS
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from reproduction.reproduce import reproduce
+from reproduction.targets import TARGETS
 
 DATASET, PICTURES = "cifar10", 64
 BENT = {"bend": "explanation", "kappa": 0.3, "thickness": 100.0, "curvature": 8.0}

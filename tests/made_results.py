@@ -6,7 +6,7 @@ from typing import Any
 
 from r2et.attacks.comparison import HandlerPoint, marked
 from r2et.experiments.runner import LABELS
-from r2et.experiments.targets import HANDLERS_ROWS, TABULAR
+from reproduction.targets import HANDLERS_ROWS, TABULAR
 
 FEATURES = {"adult": 28, "bank": 18, "compas": 16}
 SCRATCH = (

@@ -24,7 +24,7 @@ from r2et.report.maps import (
     states_of,
     strongest,
 )
-from r2et.report.paper_figures import as_file, saliency_figures
+from reproduction.figures import as_file, saliency_figures
 
 WILD = "<b>\"&'</b>"
 KINDS = {

@@ -18,14 +18,14 @@ from r2et.evaluation.evaluate import EvaluationSettings, evaluate, pair_and_sing
 from r2et.experiments.attack_run import compared_by
 from r2et.experiments.config import Recipe, load_recipe, recipe_from
 from r2et.experiments.execution import sweep
-from r2et.experiments.papers import paper_table
 from r2et.experiments.runner import linear_control, network_plan, unpacked
-from r2et.experiments.targets import EVERY, TARGETS
 from r2et.explainers import activations, gradient
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.siamese import Siamese
 from refusals import refusal
+from reproduction.papers import paper_table
+from reproduction.targets import EVERY, TARGETS
 
 NODES = 6
 SMALL = {"radius": 0.05, "step": 0.02, "steps": 4}

@@ -455,11 +455,6 @@ def test_a_seed_whose_vanilla_was_not_trained_is_told() -> None:
     assert "AUC floor on seed" not in words
 
 
-def test_published_numbers_stand_beside_those_of_the_paper_recipe() -> None:
-    assert "paper 87.6" in page_of(made_rows(), recipe_name="paper")
-    assert "paper 87.6" not in page_of(made_rows())
-
-
 def test_a_page_without_decisions_says_so() -> None:
     rows = made_rows()
     for row in rows:

@@ -3,7 +3,6 @@
 import csv
 import json
 from dataclasses import replace
-from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,28 @@ from made_results import all_rows, failed, pairs_rows, row_of
 from r2et import cli
 from r2et.core.files import read_rows
 from r2et.data import Dataset, load
-from r2et.experiments import reproduce as reproducing
 from r2et.experiments.config import load_recipe, recipe_from
-from r2et.experiments.figure_numbers import (
+from r2et.experiments.runner import unit_print
+from refusals import refusal
+from reproduction import reproduce as reproducing
+from reproduction.contests import (
+    BEST_LABEL,
+    BEST_OTHER_LABEL,
+    best_other,
+    best_other_rows,
+    contests,
+    summary_of_best_other,
+)
+from reproduction.figure_numbers import (
     correlations,
     facing_of,
     paired_numbers,
     places,
     profile,
 )
-from r2et.experiments.papers import (
+from reproduction.figures import DRAWN, as_file, mark_of, pictures
+from reproduction.page import keep_rows, kept_rows, markdown, page, write_page
+from reproduction.papers import (
     ER,
     Grid,
     Quantity,
@@ -39,22 +50,13 @@ from r2et.experiments.papers import (
     paper_table,
     thickness_agreement,
 )
-from r2et.experiments.reproduce import (
+from reproduction.reproduce import (
     in_order,
     reproduce,
     split_by,
     stripped,
 )
-from r2et.experiments.runner import unit_print
-from r2et.experiments.tables import (
-    BEST_LABEL,
-    BEST_OTHER_LABEL,
-    best_other,
-    best_other_rows,
-    contests,
-    summary_of_best_other,
-)
-from r2et.experiments.targets import (
+from reproduction.targets import (
     TABULAR,
     TARGETS,
     Need,
@@ -63,9 +65,7 @@ from r2et.experiments.targets import (
     grids_of,
     targets_named,
 )
-from r2et.report.paper_figures import DRAWN, as_file, mark_of, pictures
-from r2et.report.results import keep_rows, kept_rows, markdown, page, write_page
-from refusals import refusal
+from reproduction.terminal import grid_tables
 
 ROOT = Path(__file__).parents[1]
 TABLE_1 = TARGETS["table-1"].quantities
@@ -100,7 +100,7 @@ def entries_of(grid: Grid) -> dict[str, dict[str, Any]]:
 
 
 def test_every_published_number_of_tabular_data_stands_in_its_table(whole: Rows) -> None:
-    text = (resources.files("r2et.experiments") / "published.csv").read_text(encoding="utf-8")
+    text = (ROOT / "reproduction" / "published.csv").read_text(encoding="utf-8")
     shown = {}
     for target in TARGETS.values():
         grids = grids_of(target, whole) if target.is_table else []
@@ -875,13 +875,11 @@ def test_a_narrow_terminal_gets_the_controls_below(
     folder: Path,
 ) -> None:
     (grid,) = grids_of(TARGETS["table-1"], kept_rows(folder), ["adult"])
-    assert [len(each.columns) for each in cli._grid_tables(grid, Console(width=200))] == [12]
-    first, second = cli._grid_tables(grid, Console(width=100))
+    assert [len(each.columns) for each in grid_tables(grid, Console(width=200))] == [12]
+    first, second = grid_tables(grid, Console(width=100))
     assert [str(column.header) for column in first.columns] == list(grid.headings[:6])
     assert [str(column.header) for column in second.columns] == ["method", *grid.headings[6:]]
-    shown = [
-        column for each in cli._grid_tables(grid, Console(width=60)) for column in each.columns
-    ]
+    shown = [column for each in grid_tables(grid, Console(width=60)) for column in each.columns]
     assert [str(column.header) for column in shown if str(column.header) != "method"] == list(
         grid.headings[1:]
     )
@@ -890,7 +888,7 @@ def test_a_narrow_terminal_gets_the_controls_below(
 def test_the_command_draws_and_writes_the_page(
     whole: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "reproduce", lambda *rest, **named: whole)
+    monkeypatch.setattr(reproducing, "reproduce", lambda *rest, **named: whole)
     page_path = tmp_path / "docs" / "results.md"
     told = run("figure-7", "--out", str(tmp_path / "out"), "--docs", str(page_path))
     assert str(tmp_path / "out" / "figure-7.svg") in told.replace("\n", "")
@@ -920,3 +918,11 @@ def test_a_figure_shows_only_data_sets_that_it_is_about() -> None:
     about = TARGETS["figure-8"]
     assert "mnist" not in about.datasets
     assert pictures(about, rows) == pictures(about, rows[:1])
+
+
+def test_without_a_clone_the_command_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "site-packages" / "r2et" / "cli.py"))
+    found = CliRunner().invoke(cli.app, ["reproduce", "table-1"])
+    assert "needs a clone of the repository" in str(found.exception)

@@ -1,34 +1,36 @@
 import csv
 import json
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from r2et.experiments.tables import (
     BEST,
-    BEST_LABEL,
     CHANGED,
     CHOSEN_LABEL,
     COLUMNS,
-    best_other,
-    best_rows,
-    best_variant,
     check_rows,
     chosen_methods,
     chosen_rows,
     comparisons,
-    contests,
     measures_of,
     names_chosen,
-    published,
     summarise,
-    summary_of_best,
     summary_of_chosen,
     table_rows,
     why_missing,
 )
 from r2et.metrics import METRICS
+from reproduction.contests import (
+    BEST_LABEL,
+    best_other,
+    best_rows,
+    best_variant,
+    contests,
+    summary_of_best,
+)
+from reproduction.published import published_in
 
 LABELS = {
     "linear": "Linear (control)",
@@ -309,23 +311,24 @@ def test_a_comparison_without_pairs_says_nothing() -> None:
 
 
 def test_published_numbers_are_those_of_the_file() -> None:
-    text = (resources.files("r2et.experiments") / "published.csv").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "reproduction" / "published.csv").read_text(
+        encoding="utf-8"
+    )
     lines = [line for line in csv.DictReader(text.splitlines()) if line["table"] == "1"]
-    names = {"ERAttack": "er", "MSE attack": "mse"}
     assert len(lines) > 50
     for line in lines:
-        value = float(line["value"])
-        assert published(line["dataset"].lower(), line["method"], names[line["setting"]]) == value
-    assert published("adult", "Vanilla", "er") == 87.6
-    assert published("compas", "R2ET-mm\\H", "ERAttack") == 95.3
+        where = (line["dataset"].lower(), line["method"], line["measure"], line["setting"])
+        assert published_in("1", *where) == float(line["value"])
+    assert published_in("1", "adult", "Vanilla", "P@k", "ERAttack") == 87.6
+    assert published_in("1", "compas", "R2ET-mm\\H", "P@k", "ERAttack") == 95.3
 
 
 @pytest.mark.parametrize(
     ("dataset", "label", "attack"),
-    [("adult", "Vanilla", "strong"), ("adult", BEST_LABEL, "er"), ("mine", "Vanilla", "er")],
+    [("adult", "Vanilla", "x"), ("adult", BEST_LABEL, "ERAttack"), ("mine", "SP", "ERAttack")],
 )
 def test_what_was_not_published_is_none(dataset: str, label: str, attack: str) -> None:
-    assert published(dataset, label, attack) is None
+    assert published_in("1", dataset, label, "P@k", attack) is None
 
 
 def test_columns_show_measures_that_rows_hold() -> None:
@@ -366,12 +369,6 @@ def test_table_rows_are_plain_values() -> None:
     assert some["against vanilla"]["difference"] == pytest.approx(0.4)
     assert (none["measures"], none["failed"]) == ({}, [0])
     assert (best["seeds"], best["failed"]) == ([0], [1])
-    assert all(line["published"] == {} for line in table)
-
-
-def test_published_numbers_stand_beside_the_paper_recipe_only() -> None:
-    rows = [made_row("vanilla", 0) | {"recipe": "paper"}]
-    assert table_rows(rows)[0]["published"] == {"er": 87.6, "mse": 87.7}
 
 
 def test_rows_of_different_runs_are_refused() -> None:

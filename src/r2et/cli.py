@@ -73,8 +73,6 @@ from r2et.experiments.attack_run import (
 from r2et.experiments.config import load_recipe, recipe_for, recipe_names
 from r2et.experiments.execution import BACKENDS, OnProgress, run, sweep
 from r2et.experiments.execution import Progress as Done
-from r2et.experiments.papers import Grid
-from r2et.experiments.reproduce import reproduce
 from r2et.experiments.tables import (
     CHOSEN_LABEL,
     COLUMNS,
@@ -90,13 +88,6 @@ from r2et.experiments.tables import (
     table_rows,
     why_missing,
 )
-from r2et.experiments.targets import (
-    TARGETS,
-    Target,
-    datasets_wanted,
-    grids_of,
-    targets_named,
-)
 from r2et.explainers import EXPLAINERS
 from r2et.methods import METHODS
 from r2et.metrics import METRICS
@@ -105,8 +96,6 @@ from r2et.preflight import in_words
 from r2et.report import alarm_lines, write_report
 from r2et.report.audit_page import write_audit_page
 from r2et.report.figures import handlers_figure
-from r2et.report.paper_figures import pictures
-from r2et.report.results import keep_rows, kept_rows, write_page
 
 app = typer.Typer(
     add_completion=False,
@@ -372,7 +361,7 @@ def sweep_command(
 @app.command("reproduce", rich_help_panel="Commands")
 def reproduce_command(
     target: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(TARGETS)}, or all.", metavar="TARGET")
+        str, typer.Argument(help="Such as table-1 or figure-4, or all.", metavar="TARGET")
     ],
     only: Annotated[
         str | None, typer.Option(help="Some of the data sets, such as adult,bank.")
@@ -431,6 +420,12 @@ def reproduce_command(
 
         r2et reproduce all --jobs 8 --docs docs/results.md
     """
+    _find_reproduction()
+    from reproduction.page import keep_rows, kept_rows, write_page
+    from reproduction.reproduce import reproduce
+    from reproduction.targets import datasets_wanted, targets_named
+    from reproduction.terminal import show_targets
+
     _faults.folder = out
     targets = targets_named(target)
     names, chosen = (
@@ -468,112 +463,19 @@ def reproduce_command(
         keep_rows(rows, docs.with_suffix(""))
         write_page(kept_rows(docs.with_suffix("")), docs)
     with nullcontext() if rows_from is None else _rows_of(rows_from):
-        _show_targets(targets, rows, names, out if rows_from is None else None, docs, as_json)
+        show_targets(targets, rows, names, out if rows_from is None else None, docs, as_json)
 
 
-def _show_targets(
-    targets: Sequence[Target],
-    rows: Sequence[Row],
-    only: Sequence[str] | None,
-    out: Path | None,
-    docs: Path | None,
-    as_json: bool,
-) -> None:
-    """Print the targets as JSON and nothing else, or as tables; figures are written beside rows."""
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 220
-    told = []
-    for target in targets:
-        grids = grids_of(target, rows, only)
-        drawn = {
-            (out / f"{name}.svg"): svg
-            for name, svg in (pictures(target, rows).items() if grids else ())
-            if out is not None
-        }
-        paths = [str(write_text(path, svg)) for path, svg in drawn.items()]
-        told.append(
-            {
-                "target": target.name,
-                "line": target.line,
-                "tables": [
-                    {"title": grid.title, "settings": grid.settings, "values": grid.values}
-                    for grid in grids
-                ],
-                "figures": paths,
-            }
+def _find_reproduction() -> None:
+    """Let the papers' tables be imported from the clone of the repository that this runs from."""
+    clone = Path(__file__).resolve().parents[2]
+    if not (clone / "reproduction" / "targets.py").is_file():
+        raise ValueError(
+            "r2et reproduce needs a clone of the repository, where the papers' numbers are: clone "
+            "it and install it there, by `pip install -e .`."
         )
-        if as_json:
-            continue
-        console.print(f"{target.title}: {target.line}", style="bold")
-        if not grids:
-            console.print(f"There are no rows of it: `r2et reproduce {target.name}` makes them.")
-        for grid in grids:
-            for setting in grid.settings:
-                console.print(f"{grid.title}: {setting}", soft_wrap=True)
-            for table in _grid_tables(grid, console):
-                console.print(table)
-            for note in (*grid.notes, *([grid.legend] if grid.legend else [])):
-                console.print(note, soft_wrap=True)
-            for table in [] if grid.below is None else _grid_tables(grid.below, console):
-                console.print(table)
-            console.print()
-        for path in paths:
-            console.print(f"The figure: {path}", soft_wrap=True)
-    if as_json:
-        print(json.dumps(told, indent=1, allow_nan=False))
-    elif docs is not None:
-        console.print(f"The page: {docs}", soft_wrap=True)
-
-
-def _grid_tables(grid: Grid, console: Console) -> list[Table]:
-    """A grid as one table, or as several where its columns do not fit side by side.
-
-    The controls are the first to move, then whatever is still too wide; all begin with the methods.
-    """
-    rest = list(range(1, len(grid.headings)))
-    parts = [rest]
-    if grid.controls is not None and _width(grid, rest) > console.width:
-        parts = [rest[: grid.controls - 1], rest[grid.controls - 1 :]]
-    tables: list[list[int]] = []
-    for part in parts:
-        tables.append([])
-        for number in part:
-            if tables[-1] and _width(grid, [*tables[-1], number]) > console.width:
-                tables.append([])
-            tables[-1].append(number)
-    return [_grid_table(grid, columns, console.width, at == 0) for at, columns in enumerate(tables)]
-
-
-def _width(grid: Grid, columns: Sequence[int]) -> int:
-    """How many characters the columns need beside the first one."""
-    return 1 + sum(_column_width(grid, number) + 3 for number in (0, *columns))
-
-
-def _column_width(grid: Grid, number: int) -> int:
-    words = grid.headings[number].split()
-    return max(map(len, [*words, *(line[number] for line in grid.lines)]), default=0)
-
-
-def _grid_table(grid: Grid, columns: Sequence[int], width: int, first: bool) -> Table:
-    title = grid.title if first and not grid.settings else None
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    whole = sum(len(grid.headings[number]) for number in columns) + 3 * len(columns)
-    narrow = whole + _width(grid, []) > width
-    for number in (0, *columns):
-        table.add_column(
-            Text(grid.headings[number]),
-            justify="right" if number else "left",
-            width=_column_width(grid, number) if narrow else None,
-            min_width=_column_width(grid, number),
-        )
-    for at, line in enumerate(grid.lines):
-        cells = [
-            Text(line[number], "bold" if (at, number) in grid.strong else "")
-            for number in (0, *columns)
-        ]
-        table.add_row(*cells)
-    return table
+    if str(clone) not in sys.path:
+        sys.path.append(str(clone))
 
 
 @app.command("attack", rich_help_panel="Commands")
@@ -1384,7 +1286,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     told = f"{rows[0]['dataset']}, recipe {rows[0]['recipe']}, {seeds} seed{'s' * (seeds > 1)}"
     spread = ", mean ± sd over seeds" if seeds > 1 else ""
     measured = [column for column in COLUMNS if column.group != CONTROLS]
-    console.print(_table(f"{told}, top {k}{spread}", lines, measured, published=True))
+    console.print(_table(f"{told}, top {k}{spread}", lines, measured))
     shown = measures_shown(name for row in rows for name in measures_of(row))
     controls = [
         column
@@ -1392,7 +1294,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
         if column.group == CONTROLS
         and (column.key in shown or not column.key.startswith("exchange"))
     ]
-    console.print(_table(f"{CONTROLS}:", lines, controls, published=False))
+    console.print(_table(f"{CONTROLS}:", lines, controls))
     for said in exchange_doubts(rows):
         console.print(Text(said), style="bold red")
     if chosen := names_chosen(rows):
@@ -1408,24 +1310,16 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
                 console.print(Text(f"  {each.label:<24} {100 * each.difference:+6.1f} points, {p}"))
 
 
-def _table(
-    title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Column], *, published: bool
-) -> Table:
-    """A table of some columns; with the published ERAttack number where there is one."""
+def _table(title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Column]) -> Table:
+    """A table of some columns."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.add_column("method", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right")
-    beside = published and any(line["published"].get("er") for line in lines)
-    if beside:
-        table.add_column("published ERAttack", justify="right")
     for line in lines:
         cells = [_cell(line["measures"].get(column.key), column) for column in columns]
         if not line["seeds"]:
             cells = ["no model", *[""] * (len(columns) - 1)]
-        if beside:
-            value = line["published"].get("er")
-            cells.append("" if value is None else f"{value:.1f}")
         table.add_row(Text(line["label"]), *map(Text, cells))
     return table
 

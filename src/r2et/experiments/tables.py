@@ -1,10 +1,7 @@
 """Tables: what the rows of a run say about its methods. Functions of rows; no model is seen."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
 from r2et.metrics.exchanges import doubt
@@ -16,20 +13,13 @@ Style = Literal["auc", "percent", "share", "number", "count"]
 VANILLA = "vanilla"
 LINEAR = "linear"
 BEST = "best"
-BEST_LABEL = "Best R2ET by validation"
 CHOSEN_LABEL = "Best by validation"
-BEST_OTHER = "best-other"
-BEST_OTHER_LABEL = "Best other by validation"
 VARIANT = "r2et"  # what the names of all R2ET variants start with
 OURS = "steadfast"  # what the names of our own methods start with
-NO_RIVALS = (LINEAR, "thickness")  # a control, and what R2ET approximates
 
 CHANGED = "changed predictions"
 EXCHANGES = "exchange agreement"
-PUBLISHED_AS = {"cifar10": "CIFAR-10", "oct": "ROCT", "abide": "ADHD", "cnp": "BP"}
-"""The column of the papers that a data set stands in, where it goes by another name."""
 SELECTED_BY = {"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}
-PUBLISHED_ATTACKS = {"er": "ERAttack", "mse": "MSE attack"}
 
 
 def written(value: float, style: Style) -> str:
@@ -337,23 +327,9 @@ def _summary(
     )
 
 
-def best_variant(rows: Sequence[Row]) -> dict[int, str]:
-    """For each seed the R2ET variant with the highest validation P@k, as the papers' tables ask.
-
-    Of equals the one with the higher validation AUC, then the first. Seeds on which no variant
-    kept the AUC floor are missing.
-    """
-    return _best_by_validation([row for row in rows if is_variant(row["method"])])
-
-
 def chosen_methods(rows: Sequence[Row]) -> dict[int, str]:
-    """For each seed the steady method, R2ET or ours, that a run chooses: as `best_variant` does."""
-    return _best_by_validation([row for row in rows if is_steady(row["method"])])
-
-
-def best_other(rows: Sequence[Row]) -> dict[int, str]:
-    """For each seed the rival of R2ET with the highest validation P@k, as `best_variant` does."""
-    return _best_by_validation([row for row in rows if is_rival(row["method"])])
+    """For each seed the steady method, R2ET or ours, that a run chooses."""
+    return best_by_validation([row for row in rows if is_steady(row["method"])])
 
 
 def is_variant(method: str) -> bool:
@@ -371,15 +347,12 @@ def is_steady(method: str) -> bool:
     return is_variant(method) or is_ours(method)
 
 
-def is_rival(method: str) -> bool:
-    """Whether a method is one that the papers compare R2ET with.
+def best_by_validation(rows: Sequence[Row]) -> dict[int, str]:
+    """For each seed the method with the highest validation P@k.
 
-    Neither the linear control, nor the thickness itself, nor our own methods are rivals.
+    Of equals the one with the higher validation AUC, then the first. Seeds on which no method kept
+    the AUC floor are missing.
     """
-    return not (is_steady(method) or method in (BEST, BEST_OTHER, *NO_RIVALS))
-
-
-def _best_by_validation(rows: Sequence[Row]) -> dict[int, str]:
     best: dict[int, Row] = {}
     for row in passed_rows(rows):
         rival = best.get(row["seed"])
@@ -392,22 +365,13 @@ def _validated(row: Row) -> tuple[float, float]:
     return row["valid"]["precision"], row["valid"]["auc"]
 
 
-def best_rows(rows: Sequence[Row]) -> list[Row]:
-    """The row of the best R2ET variant of each seed as method "best", "variant" its own label."""
-    return _renamed(rows, best_variant(rows), BEST, BEST_LABEL)
-
-
 def chosen_rows(rows: Sequence[Row]) -> list[Row]:
-    """The row of the steady method chosen on each seed as method "best", as `best_rows` does."""
-    return _renamed(rows, chosen_methods(rows), BEST, CHOSEN_LABEL)
+    """The row of the steady method chosen on each seed as method "best", "variant" its label."""
+    return renamed(rows, chosen_methods(rows), BEST, CHOSEN_LABEL)
 
 
-def best_other_rows(rows: Sequence[Row]) -> list[Row]:
-    """The row of the best rival of each seed as method "best-other", as `best_rows` does."""
-    return _renamed(rows, best_other(rows), BEST_OTHER, BEST_OTHER_LABEL)
-
-
-def _renamed(rows: Sequence[Row], best: Mapping[int, str], name: str, label: str) -> list[Row]:
+def renamed(rows: Sequence[Row], best: Mapping[int, str], name: str, label: str) -> list[Row]:
+    """The row of the best method of each seed under another name, "variant" its own label."""
     return [
         {**row, "method": name, "label": label, "variant": row["label"]}
         for seed, method in best.items()
@@ -416,31 +380,18 @@ def _renamed(rows: Sequence[Row], best: Mapping[int, str], name: str, label: str
     ]
 
 
-def summary_of_best(rows: Sequence[Row], keys: Sequence[str] | None = None) -> MethodSummary | None:
-    """The best R2ET variants over the seeds; `failed` are seeds on which no variant passed."""
-    tried = {row["seed"] for row in rows if is_variant(row["method"])}
-    return _summary_over_seeds(best_rows(rows), tried, keys)
-
-
 def summary_of_chosen(
     rows: Sequence[Row], keys: Sequence[str] | None = None
 ) -> MethodSummary | None:
     """The chosen steady methods over the seeds; `failed` are seeds on which none passed."""
     tried = {row["seed"] for row in rows if is_steady(row["method"])}
-    return _summary_over_seeds(chosen_rows(rows), tried, keys)
+    return summary_over_seeds(chosen_rows(rows), tried, keys)
 
 
-def summary_of_best_other(
-    rows: Sequence[Row], keys: Sequence[str] | None = None
-) -> MethodSummary | None:
-    """The best rivals over the seeds; `failed` are seeds on which none passed."""
-    tried = {row["seed"] for row in rows if is_rival(row["method"])}
-    return _summary_over_seeds(best_other_rows(rows), tried, keys)
-
-
-def _summary_over_seeds(
+def summary_over_seeds(
     chosen: Sequence[Row], tried: set[int], keys: Sequence[str] | None
 ) -> MethodSummary | None:
+    """Rows chosen seed by seed as one method; `failed` are seeds tried without a choice."""
     if not chosen:
         return None
     return _summary(chosen, sorted(tried - {row["seed"] for row in chosen}), keys)
@@ -485,13 +436,13 @@ def comparisons(rows: Sequence[Row], measure: str, against: str = VANILLA) -> li
 
     One pair has a difference but no p-value; without any pair there is neither.
     """
-    base = _by_seed(rows, against, measure)
+    base = by_seed(rows, against, measure)
     found = []
     every = [*rows, *chosen_rows(rows)]
     for summary in summarise(every):
         if summary.method == against:
             continue
-        ours = _by_seed(every, summary.method, measure)
+        ours = by_seed(every, summary.method, measure)
         seeds = sorted(base.keys() & ours.keys())
         difference, p_value = paired([ours[s] for s in seeds], [base[s] for s in seeds])
         found.append(
@@ -506,35 +457,8 @@ def comparisons(rows: Sequence[Row], measure: str, against: str = VANILLA) -> li
     return found
 
 
-def contests(rows: Sequence[Row], measure: str) -> list[Comparison]:
-    """The best R2ET against the best rival, SP, the linear control and Vanilla, seed by seed.
-
-    Both sides of the first are chosen on validation data, on each seed for itself. Those whose
-    rival has no row are missing.
-    """
-    both = [*rows, *best_rows(rows), *best_other_rows(rows)]
-    ours = _by_seed(both, BEST, measure)
-    found = []
-    for rival in (BEST_OTHER, "sp", LINEAR, VANILLA):
-        named = [row["label"] for row in both if row["method"] == rival]
-        if not named:
-            continue
-        theirs = _by_seed(both, rival, measure)
-        seeds = sorted(ours.keys() & theirs.keys())
-        difference, p_value = paired([ours[s] for s in seeds], [theirs[s] for s in seeds])
-        found.append(
-            Comparison(
-                method=rival,
-                label=named[0],
-                difference=difference,
-                p_value=p_value,
-                count=len(seeds),
-            )
-        )
-    return found
-
-
-def _by_seed(rows: Sequence[Row], method: str, measure: str) -> dict[int, float]:
+def by_seed(rows: Sequence[Row], method: str, measure: str) -> dict[int, float]:
+    """A measure of a method for each seed that passed."""
     return {
         row["seed"]: measures[measure]
         for row in passed_rows(rows, method)
@@ -552,58 +476,6 @@ def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float | Non
     return test.difference, test.p_value
 
 
-def published(dataset: str, label: str, attack: str) -> float | None:
-    r"""The P@k in percent of the paper's Table 1, if it has one.
-
-    Names are matched without regard to case, and "er" and "mse" name their attacks.
-
-    >>> published("adult", "R2ET\\H", "er")
-    97.5
-    """
-    return published_in("1", dataset, label, "P@k", PUBLISHED_ATTACKS.get(attack, attack))
-
-
-def published_in(
-    table: str, dataset: str, label: str, measure: str, setting: str = ""
-) -> float | None:
-    """A number as a table of the paper prints it, None where it has none.
-
-    >>> published_in("9", "bank", "SP", "COMP")
-    0.31
-    """
-    wanted = (table, PUBLISHED_AS.get(dataset, dataset), label, measure, setting)
-    return _published().get(tuple(word.casefold() for word in wanted))
-
-
-def published_labels(table: str, dataset: str) -> list[str]:
-    """The methods of a table of the paper for a data set, in its order.
-
-    >>> published_labels("8", "adult")[:3]
-    ['Vanilla', 'WD', 'CL']
-    """
-    found = (line["method"] for line in _lines() if _of(line, table, dataset))
-    return list(dict.fromkeys(found))
-
-
-def _of(line: Mapping[str, str], table: str, dataset: str) -> bool:
-    column = PUBLISHED_AS.get(dataset, dataset)
-    return line["table"] == table and line["dataset"].casefold() == column.casefold()
-
-
-@cache
-def _lines() -> tuple[dict[str, str], ...]:
-    text = (resources.files("r2et.experiments") / "published.csv").read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
-
-
-@cache
-def _published() -> dict[tuple[str, ...], float]:
-    names = ("table", "dataset", "method", "measure", "setting")
-    return {
-        tuple(line[name].casefold() for name in names): float(line["value"]) for line in _lines()
-    }
-
-
 def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The main table as plain values: a record for each method, and one for the chosen ones.
 
@@ -614,7 +486,6 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     names = {str(row["seed"]): row["variant"] for row in chosen_rows(rows)}
     key = "strong precision@k"
     against = {each.method: each for each in comparisons(rows, key)}
-    dataset, recipe = str(rows[0].get("dataset")), rows[0].get("recipe")
     lines = []
     for summary in [*summarise(rows), *([best] if best else [])]:
         compared = against.get(summary.method)
@@ -644,11 +515,6 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
                     "p_value": compared.p_value,
                     "count": compared.count,
                 },
-                "published": {
-                    name: published(dataset, summary.label, name) for name in PUBLISHED_ATTACKS
-                }
-                if recipe == "paper"
-                else {},
             }
         )
     return lines

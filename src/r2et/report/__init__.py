@@ -17,7 +17,6 @@ from r2et.experiments.tables import (
     CONTROLS,
     EXCHANGES,
     LINEAR,
-    PUBLISHED_ATTACKS,
     SELECTED_BY,
     VANILLA,
     Column,
@@ -36,7 +35,6 @@ from r2et.experiments.tables import (
     names_chosen,
     paired,
     passed_rows,
-    published,
     seed_list,
     summarise,
     summary_of_chosen,
@@ -377,11 +375,10 @@ def report_html(
         columns=columns,
         groups=_groups(columns),
         strong=STRONG,
-        table=table_lines(rows, columns, paper=recipe_name == "paper"),
+        table=table_lines(rows, columns),
         has_r2et=any(is_variant(row["method"]) for row in rows),
         has_ours=any(is_ours(row["method"]) for row in rows),
         ours_chosen=figures.is_ours_throughout(rows),
-        paper=recipe_name == "paper",
         choices=choices(rows),
         figures=[
             {"svg": Markup(draw(rows)), **words}
@@ -434,13 +431,10 @@ def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     return [(name, names.count(name)) for name in dict.fromkeys(names)]
 
 
-def table_lines(
-    rows: Sequence[Row], columns: Sequence[Column] = COLUMNS, *, paper: bool
-) -> list[dict[str, Any]]:
+def table_lines(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[dict[str, Any]]:
     """The main table as text: a line for each method and one for those chosen on each seed."""
     best = summary_of_chosen(rows)
     tests = {each.method: each for each in comparisons(rows, STRONG)}
-    dataset = str(rows[0]["dataset"])
     return [
         {
             "method": summary.method,
@@ -453,7 +447,6 @@ def table_lines(
                 {
                     "mean": None if mean is None else column.show(mean.value),
                     "sd": column.show_sd(mean.sd) if mean is not None and mean.count > 1 else "",
-                    "published": _published(dataset, summary.label, column.key) if paper else "",
                 }
                 for column in columns
                 for mean in [summary.means.get(column.key)]
@@ -462,12 +455,6 @@ def table_lines(
         }
         for summary in [*summarise(rows), *([best] if best else [])]
     ]
-
-
-def _published(dataset: str, label: str, key: str) -> str:
-    attack = key.removesuffix(" precision@k")
-    value = published(dataset, label, attack) if attack in PUBLISHED_ATTACKS else None
-    return "" if value is None else f"{value:.1f}"
 
 
 def _test_text(test: Comparison | None) -> dict[str, str]:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from r2et.core.files import read_rows, write_text
-from r2et.experiments.papers import (
+from r2et.experiments.tables import SELECTED_BY, Row
+from reproduction.figures import pictures
+from reproduction.papers import (
     NONE,
     Grid,
     PaperTable,
@@ -15,10 +17,8 @@ from r2et.experiments.papers import (
     rows_of,
     settings_tried,
 )
-from r2et.experiments.reproduce import identity, in_order, stripped
-from r2et.experiments.tables import SELECTED_BY, Row
-from r2et.experiments.targets import TARGETS, Target, grids_of
-from r2et.report.paper_figures import pictures
+from reproduction.reproduce import identity, in_order, stripped
+from reproduction.targets import TARGETS, Target, grids_of
 
 HEAD = """# Results
 

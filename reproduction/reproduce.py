@@ -14,7 +14,6 @@ from r2et.data.roots import MissingDataError
 from r2et.experiments.attack_run import LabSettings, compared_by, compared_handlers
 from r2et.experiments.config import Recipe, load_recipe
 from r2et.experiments.execution import OnProgress, Plan, Progress, sweep, unit_of
-from r2et.experiments.figure_numbers import facing_of
 from r2et.experiments.runner import (
     LABELS,
     code_digest,
@@ -24,15 +23,16 @@ from r2et.experiments.runner import (
     row_key,
 )
 from r2et.experiments.tables import VANILLA, Row
-from r2et.experiments.targets import (
+from r2et.methods import METHODS
+from r2et.training.trainer import load as load_model
+from reproduction.figure_numbers import facing_of
+from reproduction.targets import (
     HANDLERS_ROWS,
     SCATTERED_MODEL,
     TABULAR,
     Target,
     datasets_wanted,
 )
-from r2et.methods import METHODS
-from r2et.training.trainer import load as load_model
 
 HANDLERS_EXAMPLES = 300
 FIGURES_FROM = "paper"  # the recipe whose series are drawn

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from r2et.experiments.tables import (
     BEST,
-    BEST_OTHER,
     COLUMNS,
     LINEAR,
     VANILLA,
@@ -15,19 +14,21 @@ from r2et.experiments.tables import (
     MethodSummary,
     Row,
     Style,
+    is_variant,
+    measures_shown,
+    summarise,
+    written,
+)
+from reproduction.contests import (
+    BEST_OTHER,
     best_other_rows,
     best_rows,
     contests,
     is_rival,
-    is_variant,
-    measures_shown,
-    published_in,
-    published_labels,
-    summarise,
     summary_of_best,
     summary_of_best_other,
-    written,
 )
+from reproduction.published import published_in, published_labels
 
 ER, MSE, STRONG = "er precision@k", "mse precision@k", "strong precision@k"
 CONTROL_KEYS = (

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from r2et.attacks.comparison import pareto_front
-from r2et.experiments.papers import ER, NAMES, NONE, STRONG, Grid, rows_of
 from r2et.experiments.tables import LINEAR, VANILLA, Row, passed_rows, summarise
 from r2et.metrics.statistics import mean_with_interval
+from reproduction.papers import ER, NAMES, NONE, STRONG, Grid, rows_of
 
 CORRELATED = {
     "thickness": "thickness, adversarial",

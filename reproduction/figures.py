@@ -12,23 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from r2et.attacks.comparison import HandlerPoint
-from r2et.experiments.figure_numbers import (
-    CORRELATED,
-    Correlation,
-    correlations,
-    paired_numbers,
-    places,
-    profile,
-)
-from r2et.experiments.papers import ER, NAMES, STRONG, datasets_of, rows_of
 from r2et.experiments.tables import LINEAR, Row, is_variant, passed_rows, summarise
-from r2et.experiments.targets import (
-    CORRELATED_MODELS,
-    HANDLERS_ROWS,
-    PAIRS_DATASET,
-    SCATTERED_MODEL,
-    Target,
-)
 from r2et.report.figures import (
     ACCENT,
     FAINT,
@@ -43,6 +27,22 @@ from r2et.report.figures import (
     svg_of,
 )
 from r2et.report.maps import saliency_figure
+from reproduction.figure_numbers import (
+    CORRELATED,
+    Correlation,
+    correlations,
+    paired_numbers,
+    places,
+    profile,
+)
+from reproduction.papers import ER, NAMES, STRONG, datasets_of, rows_of
+from reproduction.targets import (
+    CORRELATED_MODELS,
+    HANDLERS_ROWS,
+    PAIRS_DATASET,
+    SCATTERED_MODEL,
+    Target,
+)
 
 MARKS: dict[str, tuple[str, str]] = {
     "r2et-noh": (ACCENT, "^"),

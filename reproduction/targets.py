@@ -7,7 +7,8 @@ from pathlib import Path
 
 from r2et.core.naming import nearest
 from r2et.experiments.config import RETRAIN, Recipe, load_recipe, recipe_names
-from r2et.experiments.figure_numbers import (
+from r2et.experiments.tables import Row
+from reproduction.figure_numbers import (
     correlation_grid,
     correlations,
     facing_of,
@@ -18,7 +19,7 @@ from r2et.experiments.figure_numbers import (
     profile_grid,
     scatter_grid,
 )
-from r2et.experiments.papers import (
+from reproduction.papers import (
     MSE,
     NAMES,
     Grid,
@@ -29,7 +30,6 @@ from r2et.experiments.papers import (
     table_grid,
     thickness_agreement,
 )
-from r2et.experiments.tables import Row
 
 ALL = "all"
 TABULAR = ("adult", "bank", "compas")

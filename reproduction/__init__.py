@@ -1,0 +1,1 @@
+"""The papers' tables and figures: what they need, how they are made, and what differs from them."""
