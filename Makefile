@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench strength exchange cheaper certificates soundness stream fuzz results lint \
-	clean
+.PHONY: run test slow bench imports strength exchange cheaper certificates soundness stream fuzz \
+	results lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,9 @@ slow: $(VENV)/.testable
 
 bench: $(VENV)/.usable
 	$(BIN)/python benchmarks/ratios.py
+
+imports: $(VENV)/.usable
+	$(BIN)/python benchmarks/imports.py
 
 strength: $(VENV)/.usable
 	$(BIN)/python benchmarks/strength.py

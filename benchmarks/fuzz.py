@@ -8,9 +8,11 @@ shows what it said.
 import argparse
 import dataclasses
 import gc
+import importlib
 import io
 import json
 import os
+import pkgutil
 import random
 import resource
 import shutil
@@ -790,7 +792,10 @@ def fuzz(cases: int, *, seed: int = 0, jobs: int = 1, first: int = 0) -> list[Re
     import matplotlib.font_manager  # noqa: F401  # its cache is not ours to watch
     import torch
 
-    import r2et.cli  # noqa: F401
+    import r2et
+
+    for found in pkgutil.walk_packages(r2et.__path__, "r2et."):
+        importlib.import_module(found.name)  # so that no case is slow for that
 
     torch.set_num_threads(1)
     sys.modules["fuzzed"] = factories()

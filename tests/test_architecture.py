@@ -14,6 +14,7 @@ LEVELS = [
     {"experiments"},
     {"report"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 

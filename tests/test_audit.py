@@ -1456,7 +1456,7 @@ def test_the_command_writes_a_report(
     for wrong, said in (
         (("--attack", "storng"), "did you mean 'strong'"),
         (("--epsilons", "a,b"), "takes numbers"),
-        (("--config", "nowhere.toml"), "cannot read nowhere.toml"),
+        (("--config", "nowhere.toml"), "there is no file of settings nowhere.toml"),
         (("--target", "nothing"), "names a column 'nothing'"),
         (("--model", "gone.pt2"), "need the network"),
     ):

@@ -18,7 +18,7 @@ import torch
 
 from made_results import row_of
 from r2et.attacks import HANDLERS, Budget
-from r2et.cli import main
+from r2et.cli import COMMANDS, main
 from r2et.data import load
 from r2et.experiments import attack_run as laboratory
 from r2et.experiments.config import load_recipe
@@ -241,8 +241,8 @@ def test_a_stopped_sweep_says_how_to_go_on(
 
     recipe = tmp_path / "tiny.toml"
     recipe.write_text('datasets = ["compas"]\n' + TINY)
-    monkeypatch.setattr("r2et.cli.sweep", stopped)
-    monkeypatch.setattr("r2et.cli.run", stopped)
+    monkeypatch.setattr("r2et.experiments.execution.sweep", stopped)
+    monkeypatch.setattr("r2et.experiments.execution.run", stopped)
     for words in (
         ("sweep", str(recipe), "--out", str(tmp_path / "a b"), "--jobs", "1"),
         ("run", "compas", "--out", str(tmp_path / "a b")),
@@ -579,7 +579,9 @@ def test_a_mistaken_attack_is_one_sentence_before_any_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for work in ("attack_model", "compared_handlers"):
-        monkeypatch.setattr(f"r2et.cli.{work}", lambda *_: pytest.fail("it began to attack"))
+        monkeypatch.setattr(
+            f"r2et.experiments.attack_run.{work}", lambda *_: pytest.fail("it began to attack")
+        )
     monkeypatch.setattr(laboratory, "fitted", lambda *_: pytest.fail("it began to train"))
     code, shown, err = r2et("attack", "compas", *words)
     assert (code, shown) == (2, "")
@@ -622,7 +624,7 @@ def test_attack_on_a_table_of_ones_own(
 
 
 def test_help_and_version(r2et) -> None:
-    for command in ((), ("run",), ("sweep",), ("attack",), ("report",), ("list",)):
+    for command in ((), *((name,) for name in COMMANDS)):
         code, shown, _ = r2et(*command, "--help")
         assert code == 0
         assert "Usage" in shown
@@ -646,7 +648,7 @@ def test_a_fault_is_one_sentence_a_log_and_exit_code_3(
     r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("r2et.cli._known", broken)
+    monkeypatch.setattr("r2et.cli.list_names.known_names", broken)
     code, shown, err = r2et("list")
     assert (code, shown) == (3, "")
     assert "Traceback" not in err
@@ -666,7 +668,7 @@ def test_the_log_is_in_the_output_folder(
     r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("r2et.cli.read_rows", broken)
+    monkeypatch.setattr("r2et.core.files.read_rows", broken)
     code, _, err = r2et("report", tmp_path)
     [log] = logs(tmp_path)
     assert code == 3
@@ -695,7 +697,7 @@ def test_what_can_be_expected_ends_with_exit_code_2(
     def refused() -> None:
         raise problem
 
-    monkeypatch.setattr("r2et.cli._known", refused)
+    monkeypatch.setattr("r2et.cli.list_names.known_names", refused)
     code, _, err = r2et("list")
     assert code == 2
     assert says in err

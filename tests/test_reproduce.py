@@ -923,6 +923,7 @@ def test_a_figure_shows_only_data_sets_that_it_is_about() -> None:
 def test_without_a_clone_the_command_says_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "site-packages" / "r2et" / "cli.py"))
+    elsewhere = tmp_path / "site-packages" / "r2et" / "cli" / "reproduce.py"
+    monkeypatch.setattr("r2et.cli.reproduce.__file__", str(elsewhere))
     found = CliRunner().invoke(cli.app, ["reproduce", "table-1"])
     assert "needs a clone of the repository" in str(found.exception)

@@ -1,88 +1,141 @@
-"""Stable explanations: measure, attack and train the top-k features of a model's saliency."""
+"""Stable explanations: measure, attack and train the top-k features of a model's saliency.
+
+Everything public is an attribute of this package and is imported when it is first asked for, so
+that `import r2et` costs no more than `import torch`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from r2et.attacks import Curve as Curve
+    from r2et.attacks import EnsembleBudget as EnsembleBudget
+    from r2et.attacks import applicant_threat as applicant_threat
+    from r2et.attacks import attack_curve as attack_curve
+    from r2et.attacks import er_attack as er_attack
+    from r2et.attacks import mse_attack as mse_attack
+    from r2et.attacks import strong_attack as strong_attack
+    from r2et.attacks.records import AttackResult as AttackResult
+    from r2et.attacks.records import Budget as Budget
+    from r2et.auditing import Audit as Audit
+    from r2et.auditing import Items as Items
+    from r2et.auditing import audit as audit
+    from r2et.certification import Certificate as Certificate
+    from r2et.certification import certify as certify
+    from r2et.core.inputs import Inputs as Inputs
+    from r2et.core.inputs import Joined as Joined
+    from r2et.core.inputs import Piece as Piece
+    from r2et.core.ranking import precision_at_k as precision_at_k
+    from r2et.data.builtin import load as load
+    from r2et.data.collection import Collection as Collection
+    from r2et.data.dataset import Dataset as Dataset
+    from r2et.data.frames import from_frame as from_frame
+    from r2et.data.frames import read_csv as read_csv
+    from r2et.data.graphs import read_networks as read_networks
+    from r2et.data.images import read_folder as read_folder
+    from r2et.data.images import read_picture as read_picture
+    from r2et.explainers import activations as activations
+    from r2et.explainers import gradient as gradient
+    from r2et.explainers import input_x_gradient as input_x_gradient
+    from r2et.explainers import integrated_gradients as integrated_gradients
+    from r2et.explainers import predicted as predicted
+    from r2et.explainers import smooth_grad as smooth_grad
+    from r2et.methods import Method as Method
+    from r2et.methods import Objective as Objective
+    from r2et.methods import r2et as r2et
+    from r2et.metrics.thickness import thickness as thickness
+    from r2et.perturbations import Box as Box
+    from r2et.preflight import repair as repair
+    from r2et.preflight import validate as validate
+    from r2et.sklearn import StableClassifier as StableClassifier
+    from r2et.training.trainer import FitSettings as FitSettings
+    from r2et.training.trainer import fit as fit
 
 __version__ = "0.1.0"
 
-from r2et.attacks import (
-    AttackResult,
-    Box,
-    Budget,
-    Curve,
-    EnsembleBudget,
-    applicant_threat,
-    attack_curve,
-    er_attack,
-    mse_attack,
-    strong_attack,
-)
-from r2et.auditing import Audit, Items, audit
-from r2et.certification import Certificate, certify
-from r2et.core.inputs import Inputs, Joined, Piece
-from r2et.core.ranking import precision_at_k
-from r2et.data import (
-    Collection,
-    Dataset,
-    from_frame,
-    load,
-    read_csv,
-    read_folder,
-    read_networks,
-    read_picture,
-)
-from r2et.explainers import (
-    activations,
-    gradient,
-    input_x_gradient,
-    integrated_gradients,
-    predicted,
-    smooth_grad,
-)
-from r2et.methods import Method, Objective, r2et
-from r2et.metrics.thickness import thickness
-from r2et.preflight import repair, validate
-from r2et.sklearn import StableClassifier
-from r2et.training.trainer import FitSettings, fit
+WHERE = {
+    "AttackResult": "attacks.records",
+    "Audit": "auditing",
+    "Box": "perturbations",
+    "Budget": "attacks.records",
+    "Certificate": "certification",
+    "Collection": "data.collection",
+    "Curve": "attacks",
+    "Dataset": "data.dataset",
+    "EnsembleBudget": "attacks",
+    "FitSettings": "training.trainer",
+    "Inputs": "core.inputs",
+    "Items": "auditing",
+    "Joined": "core.inputs",
+    "Method": "methods",
+    "Objective": "methods",
+    "Piece": "core.inputs",
+    "StableClassifier": "sklearn",
+    "activations": "explainers",
+    "applicant_threat": "attacks",
+    "attack_curve": "attacks",
+    "audit": "auditing",
+    "certify": "certification",
+    "er_attack": "attacks",
+    "fit": "training.trainer",
+    "from_frame": "data.frames",
+    "gradient": "explainers",
+    "input_x_gradient": "explainers",
+    "integrated_gradients": "explainers",
+    "load": "data.builtin",
+    "mse_attack": "attacks",
+    "precision_at_k": "core.ranking",
+    "predicted": "explainers",
+    "r2et": "methods",
+    "read_csv": "data.frames",
+    "read_folder": "data.images",
+    "read_networks": "data.graphs",
+    "read_picture": "data.images",
+    "repair": "preflight",
+    "smooth_grad": "explainers",
+    "strong_attack": "attacks",
+    "thickness": "metrics.thickness",
+    "validate": "preflight",
+}
+"""The module that each public name is defined in or comes from."""
 
-__all__ = [
-    "AttackResult",
-    "Audit",
-    "Box",
-    "Budget",
-    "Certificate",
-    "Collection",
-    "Curve",
-    "Dataset",
-    "EnsembleBudget",
-    "FitSettings",
-    "Inputs",
-    "Items",
-    "Joined",
-    "Method",
-    "Objective",
-    "Piece",
-    "StableClassifier",
-    "activations",
-    "applicant_threat",
-    "attack_curve",
-    "audit",
-    "certify",
-    "er_attack",
-    "fit",
-    "from_frame",
-    "gradient",
-    "input_x_gradient",
-    "integrated_gradients",
-    "load",
-    "mse_attack",
-    "precision_at_k",
-    "predicted",
-    "r2et",
-    "read_csv",
-    "read_folder",
-    "read_networks",
-    "read_picture",
-    "repair",
-    "smooth_grad",
-    "strong_attack",
-    "thickness",
-    "validate",
-]
+
+PARTS = (
+    "actionable",
+    "attacks",
+    "auditing",
+    "certification",
+    "data",
+    "evaluation",
+    "experiments",
+    "explainers",
+    "integrations",
+    "methods",
+    "metrics",
+    "models",
+    "perturbations",
+    "preflight",
+    "report",
+    "sklearn",
+    "theory",
+    "training",
+)
+"""The parts of the package that are attributes of it, too: `r2et.explainers.EXPLAINERS`."""
+
+__all__ = list(WHERE)  # the names are the keys of one table
+
+
+def __getattr__(name: str) -> Any:
+    """What a public name stands for, imported now."""
+    if name in WHERE:
+        found = getattr(import_module(f"r2et.{WHERE[name]}"), name)
+        globals()[name] = found
+        return found
+    if name in PARTS:
+        return import_module(f"r2et.{name}")
+    raise AttributeError(f"module 'r2et' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All public names, imported or not."""
+    return sorted({*globals(), *WHERE, *PARTS})

@@ -4,7 +4,7 @@ import copy
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from r2et.attacks import (
     ATTACKS,
+    ActionableSet,
     Attack,
     Box,
     Budget,
@@ -26,6 +27,7 @@ from r2et.attacks import (
     attack_curve,
     compare_handlers,
     read_rules,
+    what_it_buys,
 )
 from r2et.attacks.diagnostics import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
@@ -58,7 +60,7 @@ from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
 from r2et.perturbations import one_of
-from r2et.preflight import PROBES, Finding, cleared
+from r2et.preflight import PROBES, Finding, cleared, in_words
 from r2et.theory.complexity import estimated_constants, iteration_bound
 from r2et.training.trainer import load
 
@@ -202,6 +204,34 @@ class Findings:
         return {
             name: value if (value := float(_quantile(self.curve.smallest, at))) < 1e300 else None
             for name, at in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75))
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Everything that was found, ready for JSON."""
+        doubling, fresh = self.doubling, self.fresh
+        both, exchanges = self.examples_auc, self.exchanges
+        return {
+            "settings": asdict(self.settings),
+            "examples": self.examples,
+            "curve": self.table(),
+            "smallest epsilon": self.smallest(),
+            "fresh noise without attack": None if fresh is None else fresh[0],
+            "members": self.members(),
+            "iterations": self.iterations(),
+            "doubling": doubling and {**asdict(doubling), "change": doubling.change},
+            "alarms": list(self.alarms),
+            "preflight": [in_words(each) for each in self.preflight],
+            "clean AUC": self.clean_auc,
+            "examples' AUC": both and {"before": both[0], "after": both[1]},
+            "null share": self.off_data_share,
+            "exchange agreement": exchanges and exchanges.order,
+            "exchange size": exchanges and exchanges.size,
+            "without exchanges": exchanges and exchanges.without,
+            "ties": self.ties,
+            "distinct sets": self.distinct_sets,
+            "an epsilon of 1 buys": what_it_buys(self.threat)
+            if isinstance(self.threat, ActionableSet)
+            else None,
         }
 
 

@@ -1,0 +1,265 @@
+"""What was found as tables and sentences for a terminal."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from r2et.attacks import ActionableSet, HandlerPoint, what_it_buys
+from r2et.attacks.comparison import TOLERABLE
+from r2et.auditing import Audit
+from r2et.data import Split
+from r2et.experiments.attack_run import Findings, LabSettings
+from r2et.experiments.tables import (
+    CHOSEN_LABEL,
+    COLUMNS,
+    CONTROLS,
+    EXCHANGES,
+    Column,
+    comparisons,
+    exchange_doubts,
+    measures_of,
+    measures_shown,
+    names_chosen,
+    table_rows,
+    why_missing,
+)
+from r2et.metrics.exchanges import doubt
+from r2et.preflight import in_words
+
+
+def print_run(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print the measures, then what would expose them as hollow, then the paired tests."""
+    if not console.is_terminal:
+        console.width = 120
+    lines = table_rows(rows)
+    k = next((row["k"] for row in rows if "k" in row), "k")
+    seeds = len({row["seed"] for row in rows})
+    told = f"{rows[0]['dataset']}, recipe {rows[0]['recipe']}, {seeds} seed{'s' * (seeds > 1)}"
+    spread = ", mean ± sd over seeds" if seeds > 1 else ""
+    measured = [column for column in COLUMNS if column.group != CONTROLS]
+    console.print(_table(f"{told}, top {k}{spread}", lines, measured))
+    shown = measures_shown(name for row in rows for name in measures_of(row))
+    controls = [
+        column
+        for column in COLUMNS
+        if column.group == CONTROLS
+        and (column.key in shown or not column.key.startswith("exchange"))
+    ]
+    console.print(_table(f"{CONTROLS}:", lines, controls))
+    for said in exchange_doubts(rows):
+        console.print(Text(said), style="bold red")
+    if chosen := names_chosen(rows):
+        console.print(Text(f"{CHOSEN_LABEL}: {chosen}."))
+    for line in lines:
+        if line["failed"]:
+            console.print(Text(f"{line['label']}: {why_missing(rows, line['failed'])}."))
+    for measure, name in (("er precision@k", "ERAttack"), ("strong precision@k", "strong attack")):
+        console.print(f"P@{k} under the {name} minus Vanilla's, paired over seeds:", style="bold")
+        for each in comparisons(rows, measure):
+            if each.difference is not None:
+                p = "one seed" if each.p_value is None else f"p = {each.p_value:.2g}"
+                console.print(Text(f"  {each.label:<24} {100 * each.difference:+6.1f} points, {p}"))
+
+
+def _table(title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Column]) -> Table:
+    """A table of some columns."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    for column in columns:
+        table.add_column(column.heading, justify="right")
+    for line in lines:
+        cells = [_cell(line["measures"].get(column.key), column) for column in columns]
+        if not line["seeds"]:
+            cells = ["no model", *[""] * (len(columns) - 1)]
+        table.add_row(Text(line["label"]), *map(Text, cells))
+    return table
+
+
+def _cell(value: dict[str, Any] | None, column: Column) -> str:
+    if value is None:
+        return "–" if column.key == EXCHANGES else ""
+    spread = "" if value["sd"] is None else f" ± {column.show_sd(value['sd'])}"
+    return f"{column.show(value['mean'])}{spread}"
+
+
+def print_findings(findings: Findings, name: str, console: Console) -> None:
+    """Print what an attack found as a table and sentences."""
+    settings, lines = findings.settings, findings.table()
+    k = settings.k
+    kept = "" if settings.handler is None else f" with {settings.handler}"
+    console.print(
+        f"{name}: {settings.attack} attack{kept} on the top {k} features of "
+        f"{_explained(settings)}, {count(findings.examples, 'test example')}",
+        style="bold",
+    )
+    console.print(_allowed(findings))
+    table = Table(box=SIMPLE_HEAD)
+    headings = {heading: heading.replace("P@k", f"P@{k}") for heading in lines[0]}
+    for heading, shown in headings.items():
+        table.add_column(shown if heading == "epsilon" else f"{shown}, %", justify="right")
+    for line in lines:
+        table.add_row(*(f"{v:g}" if h == "epsilon" else f"{100 * v:.1f}" for h, v in line.items()))
+    console.print(table)
+    console.print(
+        f"P@{k}: of the top {k} before, the mean share that is in the top {k} after. Broken: "
+        "examples that lost one or more.\n"
+        "Attack alone: without what the search for the smallest change and other radii found.\n"
+    )
+    for sentence in _findings_in_words(findings):
+        console.print(sentence)
+    if isinstance(findings.threat, ActionableSet):
+        console.print("\nAn epsilon of 1 buys")
+        for bought in what_it_buys(findings.threat):
+            console.print(f"  {bought}")
+    if findings.alarms or findings.preflight:
+        console.print()
+    for finding in findings.preflight:
+        console.print(f"Preflight: {in_words(finding)}", style="bold red")
+    for alarm in findings.alarms:
+        console.print(f"Alarm: {alarm}", style="bold red")
+
+
+def count(number: int, what: str) -> str:
+    """A number of things: "1 row", "2,000 rows"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _explained(settings: LabSettings) -> str:
+    """The explainer in words: "grad (of the probability, gauge-free)"."""
+    choices = [f"of the {settings.of}"]
+    if settings.gauge_free:
+        choices.append("gauge-free")
+    if settings.explainer == "smooth-grad":
+        choices.append(f"{settings.noise} noise")
+    return f"{settings.explainer} ({', '.join(choices)})"
+
+
+def _allowed(findings: Findings) -> str:
+    """Which inputs the attack may use, and what an epsilon measures."""
+    if isinstance(findings.threat, ActionableSet):
+        return "Only what a person could change, at a price of epsilon; predictions stay."
+    return "Every column may move, by an l2 distance of epsilon in scaled units; predictions stay."
+
+
+def _findings_in_words(findings: Findings) -> Iterator[str]:
+    """What would expose a curve as hollow, a sentence each."""
+    settings = findings.settings
+    k, largest = settings.k, max(settings.epsilons)
+    quartiles = ", ".join(
+        f"{which} {f'above {largest:g}' if value is None else f'{value:.3g}'}"
+        for which, value in findings.smallest().items()
+    )
+    yield f"Smallest epsilon that breaks an example: {quartiles}."
+    if findings.fresh is not None:
+        yield (
+            f"The attack knew its noise. With noise drawn anew, P@{k} is "
+            f"{100 * findings.fresh[0]:.1f} % without any attack."
+        )
+    if members := findings.members():
+        reached = "; ".join(f"{name} {100 * value:.1f}" for name, value in members.items())
+        yield f"P@{k} at epsilon {largest:g} by each search: {reached}."
+    if findings.doubling is not None:
+        yield f"At epsilon {largest:g}, {findings.doubling}."
+    yield from findings.iterations()
+    auc = f"AUC {findings.clean_auc:.4f} on the whole test part"
+    if findings.examples_auc is not None:
+        before, after = findings.examples_auc
+        auc += f"; on the examples {before:.4f} before and {after:.4f} after the attack"
+    yield f"{auc}."
+    yield (
+        f"{count(findings.distinct_sets, 'distinct top-k set')} among the examples; the k-th and "
+        f"the next score are equal for {100 * findings.ties:.1f} %."
+    )
+    yield (
+        f"Null share {100 * findings.off_data_share:.1f} %: the part of the slopes along which "
+        "one-hot columns cannot vary."
+    )
+    if (exchanges := findings.exchanges) is not None:
+        left_out = f"; {count(exchanges.without, 'example')} with too few of them left out"
+        yield (
+            f"Exchange agreement {exchanges.order:.2f}: how far the slopes order the exchanges of "
+            "categories that a person could make as the score does; 1 is the same order, 0 none"
+            f"{left_out * bool(exchanges.without)}."
+        )
+        yield (
+            f"Exchange size {exchanges.size:.2f}: what the slopes say that exchanges do against "
+            "what these do, the smaller over the larger."
+        )
+        if said := doubt(exchanges.order, exchanges.size):
+            yield said
+
+
+def print_handlers(
+    points: Sequence[HandlerPoint], settings: LabSettings, split: Split, console: Console
+) -> None:
+    """Print P@k and changed predictions of every handler and step size."""
+    k, attacked = settings.k, min(settings.examples, len(split.test))
+    console.print(
+        f"{split.dataset.name}: ways to keep predictions while the top {k} features of "
+        f"{_explained(settings)} are attacked, epsilon {max(settings.epsilons):g}, "
+        f"{count(attacked, 'test example')}",
+        style="bold",
+    )
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("goal", "handler", "step", f"P@{k}, %", "changed, %", f"P@{k} kept, %", ""):
+        words = heading in ("goal", "handler", "")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=True)
+    for goal, handler in dict.fromkeys((point.goal, point.handler) for point in points):
+        own = [point for point in points if (point.goal, point.handler) == (goal, handler)]
+        for number, point in enumerate(own):
+            table.add_row(
+                goal if number == 0 else "",
+                handler if number == 0 else "",
+                f"{point.step:g}",
+                f"{100 * point.precision:.1f}",
+                f"{100 * point.sensitivity:.1f}",
+                f"{100 * point.kept_precision:.1f}",
+                "selected" if point.selected else "front" if point.on_front else "",
+            )
+    console.print(table)
+    console.print(
+        f"P@{k} and changed predictions of the last input of each walk; kept: P@{k} of the best "
+        "input on the way that changes none.\n"
+        "Front: no other is as good in both and better in one. Selected: the lowest "
+        f"P@{k} with at most {100 * TOLERABLE:g} % changed."
+    )
+
+
+def print_audit(found: Audit, console: Console) -> None:
+    """Print the verdicts on each model's decisions, and where everything is."""
+    settings = found.record["settings"]
+    console.print(
+        f"{found.record['data']['name']}: do the {settings['k']} reasons of each of "
+        f"{count(found.record['data']['rows'], 'decision')} hold under changes up to "
+        f"{settings['tolerance']:g}?",
+        style="bold",
+    )
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("model")
+    for heading in ("certified", "broken", "undetermined"):
+        table.add_column(heading, justify="right")
+    exchanged = any(each.get("null share") is not None for each in found.models)
+    exchanged |= any(each.get(EXCHANGES) is not None for each in found.models)
+    if exchanged:
+        table.add_column("exchanges agree", justify="right")
+    for each in found.models:
+        counts = [f"{count:,}" for count in each["counts"].values()]
+        agree = each.get(EXCHANGES)
+        counts += ["not measured" if agree is None else f"{agree:.2f}"] * exchanged
+        table.add_row(Text(each["name"]), *counts)
+    console.print(table)
+    if exchanged:
+        console.print(
+            "Exchanges agree: how far the slopes order the exchanges of categories that a person "
+            "could make as the score does; 1 is the same order, 0 none."
+        )
+    for each in found.models:
+        for note in each["notes"]:
+            console.print(f"{each['name']}: {note}" if len(found.models) > 1 else note)
+    assert found.folder is not None
+    rows = "decisions.parquet" if not (found.folder / "decisions.csv").exists() else "decisions.csv"
+    console.print(f"Every decision: {found.folder / rows}")
