@@ -101,7 +101,7 @@ def network(name: str, seed: int = 0) -> tuple[nn.Module, tuple[int, ...]]:
     return model.double().eval(), shape
 
 
-def signed_slope(
+def signed_gradient(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -133,7 +133,7 @@ def broken(
     radius = found.radius.clamp_max(1e3) * share
     rows = torch.arange(len(x)).repeat_interleave(points)
     centre, label, length = x[rows], y[rows], radius[rows]
-    clean = signed_slope(model, x.clone().requires_grad_(), y, one_hot=one_hot).detach()
+    clean = signed_gradient(model, x.clone().requires_grad_(), y, one_hot=one_hot).detach()
     mask, signs = top_k_mask(clean.abs(), k), clean.sign()
     generator = torch.Generator().manual_seed(0)
     ours, theirs = found.weakest[rows].unbind(-1)
@@ -147,7 +147,7 @@ def broken(
     failures = 0
     for _ in range(steps + 1):
         at = place.detach().requires_grad_()
-        slope = signed_slope(model, at, label, one_hot=one_hot)
+        slope = signed_gradient(model, at, label, one_hot=one_hot)
         failures += int((top_k_mask(slope.detach().abs(), k) != mask[rows]).any(-1).sum())
         gap = slope.gather(1, ours[:, None]).squeeze(1) * signs[rows, ours]
         gap = gap - slope.gather(1, theirs[:, None]).squeeze(1).abs()

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from certified import NETWORKS, broken, network, signed_slope
+from certified import NETWORKS, broken, network, signed_gradient
 from closed_form import Linear, Quadratic, numbers
-from r2et import attack_curve, certification, strong_attack
-from r2et.certification import Certificate, certify, record
+from r2et import attack_curve, strong_attack
+from r2et.certification import Certificate, certificate, certify, record
 from r2et.certification import activations as known
-from r2et.certification import propagate as passages
+from r2et.certification import propagate as propagation
 from r2et.certification.affine import AffineForm, Region
-from r2et.certification.layers import travel
+from r2et.certification.layers import propagate
 from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.metrics.statistics import auc
 from r2et.models import structured
@@ -51,8 +51,8 @@ def radius_by_hand(model: Quadratic, x: Tensor, y: int, k: int) -> float:
         for j in ranked[k:]:
             for t in (1, -1):
                 s = slope[i].sign()
-                gap, turn = s * slope[i] - t * slope[j], s * A[i] - t * A[j]
-                reached.append(float(gap / turn.norm()))
+                margin, turn = s * slope[i] - t * slope[j], s * A[i] - t * A[j]
+                reached.append(float(margin / turn.norm()))
     return min(reached)
 
 
@@ -71,8 +71,8 @@ def test_every_slope_within_the_region_is_within_its_bounds(name: str) -> None:
     y, program = labels(model, x), record(model, x).program
     for norm in ("l2", "box"):
         region = Region(x=x, radius=radius, norm=norm)
-        passage, logits = travel(program, region, most=256)
-        low, high = passage.symbols.range(logits.form)
+        propagator, logits = propagate(program, region, most=256)
+        low, high = propagator.symbols.range(logits.form)
         generator = torch.Generator().manual_seed(1)
         moves = torch.randn(60, *x.shape, generator=generator, dtype=torch.float64)
         size = moves.flatten(2).norm(dim=-1) if norm == "l2" else moves.flatten(2).abs().amax(-1)
@@ -80,12 +80,12 @@ def test_every_slope_within_the_region_is_within_its_bounds(name: str) -> None:
         places = x + moves / size * radius.view(-1, *(1,) * len(shape))
         signal = torch.nn.functional.one_hot(y, logits.form.centre.shape[1]).double()
         slopes = [
-            signed_slope(model, each.clone().requires_grad_(), y, of="logit") for each in places
+            signed_gradient(model, each.clone().requires_grad_(), y, of="logit") for each in places
         ]
         for each in places:
             assert ((model(each) >= low) & (model(each) <= high)).all()
-        for way in ("tangent", "secant", "flat"):
-            form, symbols = passage.back(AffineForm.constant(signal), logits, way)
+        for relaxation in ("tangent", "secant", "flat"):
+            form, symbols = propagator.back(AffineForm.constant(signal), logits, relaxation)
             least, most = symbols.range(form)
             for slope in slopes:
                 assert (slope >= least.flatten(1)).all()
@@ -141,14 +141,14 @@ def test_bounds_that_forget_a_rest_are_caught(
 ) -> None:
     # What an activation does at x alone, taken for what it does around: as a line or as a value.
     def careless(
-        activation: known.Activation, z: Tensor, low: Tensor, high: Tensor, how: str
+        activation: known.Activation, z: Tensor, low: Tensor, high: Tensor, relaxation: str
     ) -> known.Line:
-        at, nothing = activation.slope(z), torch.zeros_like(z)
+        at, nothing = activation.derivative(z), torch.zeros_like(z)
         rise = activation.curvature(z) if rising else nothing
         return known.Line(at=at, rise=rise, low=nothing, high=nothing)
 
-    monkeypatch.setattr(passages, "slope_line", careless)
-    monkeypatch.setattr(certification, "_check_inside", lambda *_: None)
+    monkeypatch.setattr(propagation, "derivative_line", careless)
+    monkeypatch.setattr(certificate, "_check_inside", lambda *_: None)
     failures = 0
     for seed in range(3):
         model, shape = network(name, seed)
@@ -162,13 +162,13 @@ def test_what_certifies_tries_to_break_it_before_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, shape = network("softplus")
-    honest = certification._certified
+    honest = certificate._certified
 
     def boastful(*given: Any) -> Certificate:
         found = honest(*given)
         return replace(found, radius=4 * found.radius)
 
-    monkeypatch.setattr(certification, "_certified", boastful)
+    monkeypatch.setattr(certificate, "_certified", boastful)
     with pytest.raises(
         ValueError, match=r"row \d+ are others at x = .*, inside of what was proved"
     ):
@@ -181,12 +181,12 @@ def test_certified_precision_is_below_what_any_attack_leaves(name: str) -> None:
     x, epsilons = inputs(shape, 20), (0.05, 0.2, 1.0)
     y = labels(model, x)
     found = certify(model, x, k=K, epsilons=epsilons)
-    before = signed_slope(model, x.clone().requires_grad_(), y).detach().abs()
+    before = signed_gradient(model, x.clone().requires_grad_(), y).detach().abs()
     for column, epsilon in enumerate(epsilons):
         for seed in range(50):
             move = numbers(*x.shape, seed=seed)
             place = x + epsilon * move / move.norm(dim=-1, keepdim=True)
-            after = signed_slope(model, place.requires_grad_(), y).detach().abs()
+            after = signed_gradient(model, place.requires_grad_(), y).detach().abs()
             assert (precision_at_k(before, after, K) >= found.precision[:, column] - 1e-12).all()
     inside = found.radius[:, None] > torch.tensor(epsilons, dtype=torch.float64)
     assert (found.precision[inside] == 1).all()
@@ -228,10 +228,10 @@ def test_a_box_holds_its_corners() -> None:
     x = inputs(shape, 10)
     y = labels(model, x)
     found = certify(model, x, k=K, norm="box")
-    mask = top_k_mask(signed_slope(model, x.clone().requires_grad_(), y).detach().abs(), K)
+    mask = top_k_mask(signed_gradient(model, x.clone().requires_grad_(), y).detach().abs(), K)
     for seed in range(200):
         corner = x + 0.999 * found.radius[:, None] * numbers(*x.shape, seed=seed).sign()
-        slope = signed_slope(model, corner.requires_grad_(), y).detach()
+        slope = signed_gradient(model, corner.requires_grad_(), y).detach()
         assert (top_k_mask(slope.abs(), K) == mask).all()
     assert (found.radius <= certify(model, x, k=K).radius * 1.01).all()
 
@@ -329,7 +329,10 @@ SMOOTH = [name for name in known.ACTIVATIONS if "relu" not in name]
 def test_derivatives_of_an_activation_are_those_of_its_value(name: str) -> None:
     activation = known.ACTIVATIONS[name]()
     z = torch.linspace(-9, 9, 2001, dtype=torch.float64).requires_grad_()
-    value, written = activation.value(z), (activation.slope, activation.curvature, activation.third)
+    value, written = (
+        activation.value(z),
+        (activation.derivative, activation.curvature, activation.third),
+    )
     for function in written:
         (value,) = torch.autograd.grad(value.sum(), z, create_graph=True)
         torch.testing.assert_close(value, function(z), rtol=1e-9, atol=1e-11)
@@ -354,8 +357,10 @@ def test_lines_enclose_an_activation_and_its_slope(name: str) -> None:
         t = torch.linspace(0, 1, 4001, dtype=torch.float64)[:, None]
         places = low + t * (high - low)
         lines = [(activation.value, known.value_line(activation, z, low, high))]
-        for way in ("tangent", "secant", "flat"):
-            lines.append((activation.slope, known.slope_line(activation, z, low, high, way)))
+        for relaxation in ("tangent", "secant", "flat"):
+            lines.append(
+                (activation.derivative, known.derivative_line(activation, z, low, high, relaxation))
+            )
         for function, line in lines:
             error = function(places) - line.at - line.rise * (places - z)
             assert (error >= line.low).all()

@@ -13,7 +13,7 @@ from certified import NETWORKS, network
 from closed_form import numbers
 from r2et.certification import certify, record
 from r2et.certification.layers import OPERATIONS
-from r2et.certification.recording import Rows
+from r2et.certification.program import Rows
 from r2et.models import structured
 
 K = 3
@@ -53,7 +53,7 @@ def test_a_rule_takes_every_argument_of_its_operation(operation: Any) -> None:
         settings = {"dtype", "layout", "device", "pin_memory", "memory_format"}
         assert set(asked) - set(rule) <= settings | {"self", "fill_value"}
         return
-    assert set(asked) == set(rule) - {"passage"}
+    assert set(asked) == set(rule) - {"propagator"}
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -1,6 +1,5 @@
 """What is found out about each decision of a model: what is proved, and what an attack breaks."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from r2et.auditing.tables import Columns
 from r2et.certification import Certificate, RecordedModel, certify, record
 from r2et.certification.affine import Norm
 from r2et.core.autograd import eval_mode
+from r2et.core.exact import exact_copy
 from r2et.core.naming import briefly, nearest
 from r2et.core.one_hot import gauge_free
 from r2et.core.ranking import check_k, order, precision_at_k, ties, top_k_mask
@@ -322,11 +322,7 @@ def _without_softmax(model: nn.Module) -> tuple[nn.Module, list[tuple[Finding, b
 def _exact(name: str, model: nn.Module, x: Tensor) -> nn.Module:
     """A copy in float64 and at prediction time."""
     try:
-        exact = copy.deepcopy(model).double()
-        for part in exact.modules():
-            part.training = False
-        for parameter in exact.parameters():
-            parameter.requires_grad_(False)
+        exact = exact_copy(model)
         check_inputs(exact, x)
     except ValueError:
         raise

@@ -26,7 +26,7 @@ class Activation:
     """
 
     value: Function
-    slope: Function
+    derivative: Function
     curvature: Function
     third: Function
     turns: tuple[float, ...] = ()
@@ -36,9 +36,10 @@ class Activation:
 
     def off(self, high: Tensor) -> tuple[Tensor, Tensor]:
         """By how much value and slope may be off for numbers up to `high`: like high each."""
-        place, value, slope = self.straight
+        place, of_value, of_derivative = self.straight
         beyond = high >= place - 1e-9 * min(abs(place), 1e300)
-        return torch.where(beyond, value, 0.0).to(high), torch.where(beyond, slope, 0.0).to(high)
+        value, derivative = (torch.where(beyond, by, 0.0) for by in (of_value, of_derivative))
+        return value.to(high), derivative.to(high)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,12 +54,16 @@ class Line:
 
 def value_line(activation: Activation, z: Tensor, low: Tensor, high: Tensor) -> Line:
     """The activation around z for numbers between `low` and `high`: its chord and what is left."""
-    wide = high - low
-    flat = activation.slope(z)
-    chord = (activation.value(high) - activation.value(low)) / torch.where(wide > 0, wide, 1.0)
-    rise = torch.where(wide > 0, chord, flat)
+    rise = _chord(activation.value, low, high, activation.derivative(z))
     line = _line(activation.value, activation.limits[0], activation.kinks, rise, z, low, high)
     return _widened(line, activation.off(high)[0])
+
+
+def _chord(function: Function, low: Tensor, high: Tensor, tangent: Tensor) -> Tensor:
+    """How a function rises from `low` to `high`; as its tangent does where the two are one."""
+    wide = high - low
+    rise = (function(high) - function(low)) / torch.where(wide > 0, wide, 1.0)
+    return torch.where(wide > 0, rise, tangent)
 
 
 def _widened(line: Line, by: Tensor) -> Line:
@@ -66,24 +71,27 @@ def _widened(line: Line, by: Tensor) -> Line:
     return replace(line, low=line.low - by, high=line.high + by)
 
 
-def slope_line(activation: Activation, z: Tensor, low: Tensor, high: Tensor, how: str) -> Line:
+def derivative_line(
+    activation: Activation, z: Tensor, low: Tensor, high: Tensor, relaxation: str
+) -> Line:
     """The derivative of the activation around z for numbers between `low` and `high`.
 
     "tangent": along its slope at z; "secant": along its chord; "flat": level, which is best for
     intervals that are wide, and all there is for functions of straight pieces.
     """
-    return _widened(_slope_line(activation, z, low, high, how), activation.off(high)[1])
+    return _widened(_derivative_line(activation, z, low, high, relaxation), activation.off(high)[1])
 
 
-def _slope_line(activation: Activation, z: Tensor, low: Tensor, high: Tensor, how: str) -> Line:
-    if how == "flat" or activation.kinks:
+def _derivative_line(
+    activation: Activation, z: Tensor, low: Tensor, high: Tensor, relaxation: str
+) -> Line:
+    if relaxation == "flat" or activation.kinks:
         return _level(activation, z, low, high)
     wide = high - low
     rise = activation.curvature(z)
-    if how == "secant":
-        chord = (activation.slope(high) - activation.slope(low)) / torch.where(wide > 0, wide, 1.0)
-        rise = torch.where(wide > 0, chord, rise)
-    line = _line(activation.slope, activation.limits[1], (), rise, z, low, high)
+    if relaxation == "secant":
+        rise = _chord(activation.derivative, low, high, rise)
+    line = _line(activation.derivative, activation.limits[1], (), rise, z, low, high)
     level = _level(activation, z, low, high)
     # Between few points far apart anything may happen: there only what is known of the turns helps.
     far = wide > WIDE
@@ -112,7 +120,7 @@ def _places(low: Tensor, high: Tensor) -> Tensor:
 
 def _line(
     function: Function,
-    bend: float,
+    curvature_limit: float,
     kinks: tuple[float, ...],
     rise: Tensor,
     z: Tensor,
@@ -126,7 +134,7 @@ def _line(
     else:
         places = _places(low, high)
         # A chord between neighbours h apart misses a function by at most h^2 / 8 max|f''|.
-        slack = bend * ((high - low) / POINTS).square() / 8
+        slack = curvature_limit * ((high - low) / POINTS).square() / 8
     error = function(places) - at - rise * (places - z)
     rounding = 16 * torch.finfo(z.dtype).eps * (at.abs() + rise.abs() * (high - low) + 1e-300)
     return Line(
@@ -138,15 +146,15 @@ def _line(
 
 
 def _level(activation: Activation, z: Tensor, low: Tensor, high: Tensor) -> Line:
-    at = activation.slope(z)
+    at = activation.derivative(z)
     turns = [torch.full_like(z, turn).clamp(low, high) for turn in activation.turns]
-    reached = activation.slope(torch.stack([low, high, *turns]))
+    reached = activation.derivative(torch.stack([low, high, *turns]))
     if activation.kinks:
         # At a kink any slope between those of its two sides may be meant.
         beside = [
             torch.where(
                 (low <= kink) & (kink <= high),
-                activation.slope(torch.full_like(z, kink + side)),
+                activation.derivative(torch.full_like(z, kink + side)),
                 at,
             )
             for kink in activation.kinks
@@ -166,7 +174,7 @@ def leaky(negative_slope: float = 0.0) -> Activation:
     """ReLU, or LeakyReLU of a negative slope."""
     return Activation(
         value=lambda z: F.leaky_relu(z, negative_slope),
-        slope=lambda z: torch.where(z > 0, 1.0, torch.full_like(z, negative_slope)),
+        derivative=lambda z: torch.where(z > 0, 1.0, torch.full_like(z, negative_slope)),
         curvature=torch.zeros_like,
         third=torch.zeros_like,
         kinks=(0.0,),
@@ -190,7 +198,7 @@ def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
     left = math.exp(-max(threshold, -700.0))
     return Activation(
         value=lambda z: torch.logaddexp(beta * z, torch.zeros_like(z)) / beta,
-        slope=lambda z: torch.sigmoid(beta * z),
+        derivative=lambda z: torch.sigmoid(beta * z),
         curvature=lambda z: beta * _sigmoid_derivatives(beta * z)[1],
         third=lambda z: beta**2 * _sigmoid_derivatives(beta * z)[2],
         limits=(beta * _SIGMOID[0], beta**2 * _SIGMOID[1], beta**3 * _SIGMOID[2]),
@@ -206,7 +214,7 @@ def sigmoid() -> Activation:
     """1 / (1 + e^{-z})."""
     return Activation(
         value=torch.sigmoid,
-        slope=lambda z: _sigmoid_derivatives(z)[1],
+        derivative=lambda z: _sigmoid_derivatives(z)[1],
         curvature=lambda z: _sigmoid_derivatives(z)[2],
         third=lambda z: _sigmoid_derivatives(z)[3],
         turns=(0.0,),
@@ -218,7 +226,7 @@ def tanh() -> Activation:
     """2 sigmoid(2z) - 1."""
     return Activation(
         value=torch.tanh,
-        slope=lambda z: 4 * _sigmoid_derivatives(2 * z)[1],
+        derivative=lambda z: 4 * _sigmoid_derivatives(2 * z)[1],
         curvature=lambda z: 8 * _sigmoid_derivatives(2 * z)[2],
         third=lambda z: 16 * _sigmoid_derivatives(2 * z)[3],
         turns=(0.0,),
@@ -230,7 +238,7 @@ def silu() -> Activation:
     """Z sigmoid(z)."""
     return Activation(
         value=F.silu,
-        slope=lambda z: _product_rule(z, 1),
+        derivative=lambda z: _product_rule(z, 1),
         curvature=lambda z: _product_rule(z, 2),
         third=lambda z: _product_rule(z, 3),
         turns=(-2.399357280520468, 2.399357280520468),
@@ -253,7 +261,7 @@ def gelu() -> Activation:
 
     return Activation(
         value=lambda z: z * torch.erfc(-z / root) / 2,
-        slope=lambda z: torch.erfc(-z / root) / 2 + z * density(z),
+        derivative=lambda z: torch.erfc(-z / root) / 2 + z * density(z),
         curvature=lambda z: density(z) * (2 - z.square()),
         third=lambda z: density(z) * z * (z.square() - 4),
         turns=(-root, root),
@@ -265,7 +273,7 @@ def square() -> Activation:
     """z^2: the slope is a line, so that nothing is left to bound."""
     return Activation(
         value=torch.square,
-        slope=lambda z: 2 * z,
+        derivative=lambda z: 2 * z,
         curvature=lambda z: torch.full_like(z, 2.0),
         third=torch.zeros_like,
         limits=(2.0, 0.0, 0.0),

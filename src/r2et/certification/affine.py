@@ -43,7 +43,7 @@ class AffineForm:
         return cls(value, value.new_zeros(0, *value.shape), torch.zeros_like(value))
 
     @property
-    def still(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether nothing moves."""
         return not len(self.moves)
 
@@ -136,11 +136,11 @@ class Symbols:
     low: Tensor
     high: Tensor
     most: int
-    bows: list[QuadraticError] = field(default_factory=list)
+    quadratics: list[QuadraticError] = field(default_factory=list)
 
     def copy(self) -> "Symbols":
         """The same symbols, to which others may be added."""
-        return replace(self, bows=list(self.bows))
+        return replace(self, quadratics=list(self.quadratics))
 
     @property
     def count(self) -> int:
@@ -171,7 +171,7 @@ class Symbols:
 
     def size(self, form: AffineForm) -> Tensor:
         """An upper bound of every intermediate sum in a number's value, but for the rest."""
-        if form.still:
+        if form.is_constant:
             return form.centre.abs()
         own = form.moves[self.inputs :]
         size = form.centre.abs() + math.sqrt(self.inputs) * self.ball(form)
@@ -190,7 +190,7 @@ class Symbols:
         return low, form.centre + ball + up + form.rest + slack
 
     def with_errors(
-        self, form: AffineForm, low: Tensor, high: Tensor, bow: QuadraticError | None = None
+        self, form: AffineForm, low: Tensor, high: Tensor, quadratic: QuadraticError | None = None
     ) -> AffineForm:
         """The form plus an error of each number between `low` <= 0 and `high` >= 0.
 
@@ -202,8 +202,8 @@ class Symbols:
             middle, half = (low + high) / 2, (high - low) / 2
             slack = 4 * torch.finfo(middle.dtype).eps * (form.centre.abs() + half + middle.abs())
             return replace(form, centre=form.centre + middle, rest=form.rest + half + slack)
-        if bow is not None:
-            self.bows.append(replace(bow, start=self.count))
+        if quadratic is not None:
+            self.quadratics.append(replace(quadratic, start=self.count))
         before = self.count
         self.low = torch.cat([self.low, low.flatten(1).T])
         self.high = torch.cat([self.high, high.flatten(1).T])
@@ -305,8 +305,8 @@ def product(symbols: Symbols, one: AffineForm, other: AffineForm) -> AffineForm:
     What is of second order goes into the rest, but for the middle of its range: for vectors a and b
     and u in the unit ball, (a'u)(b'u) lies between (a'b - |a||b|) / 2 and (a'b + |a||b|) / 2.
     """
-    if one.still or other.still:
-        fixed, moving = (one, other) if one.still else (other, one)
+    if one.is_constant or other.is_constant:
+        fixed, moving = (one, other) if one.is_constant else (other, one)
         found = scaled(symbols, moving, fixed.centre)
         doubt = (symbols.size(moving) + moving.rest) * fixed.rest
         return replace(found, rest=found.rest + (1 + 1e-9) * doubt + TINY)

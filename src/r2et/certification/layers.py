@@ -26,8 +26,8 @@ from r2et.certification.affine import (
     rearranged,
     scaled,
 )
+from r2et.certification.program import Node, Program, Rows, filled, value_of
 from r2et.certification.propagate import BoundPropagator, Step, Value
-from r2et.certification.recording import Node, Program, Rows, filled, value_of
 
 Rule = Callable[..., Any]
 
@@ -36,19 +36,19 @@ aten = torch.ops.aten
 APART = "a certificate is of one example at a time, but examples are mixed or moved"
 
 
-def travel(program: Program, region: Region, most: int) -> tuple[BoundPropagator, Value]:
+def propagate(program: Program, region: Region, most: int) -> tuple[BoundPropagator, Value]:
     """The passage of a region through a program, and the logits."""
-    passage = BoundPropagator.within(region, most)
+    propagator = BoundPropagator.within(region, most)
     known: dict[int, Any] = dict(program.fixed)
-    x = passage.input()
+    x = propagator.input()
     for number, node in enumerate(program.nodes):
         if number not in known:
-            known[number] = _bounded(passage, node, filled(node, known, x))
+            known[number] = _bounded(propagator, node, filled(node, known, x))
     logits = value_of(program.logits, known, x)
-    return passage, logits if isinstance(logits, Value) else passage.constant(logits[0])
+    return propagator, logits if isinstance(logits, Value) else propagator.constant(logits[0])
 
 
-def _bounded(passage: BoundPropagator, node: Node, given: dict[str, Any]) -> Any:
+def _bounded(propagator: BoundPropagator, node: Node, given: dict[str, Any]) -> Any:
     where = f" ({node.where})" if node.where else ""
     if node.operation not in OPERATIONS:
         raise ValueError(
@@ -57,7 +57,7 @@ def _bounded(passage: BoundPropagator, node: Node, given: dict[str, Any]) -> Any
             "products and the activations ReLU, LeakyReLU, Softplus, Sigmoid, Tanh, SiLU and GELU."
         )
     try:
-        return OPERATIONS[node.operation](passage, **given)
+        return OPERATIONS[node.operation](propagator, **given)
     except _Refusal as why:
         raise ValueError(f"no bound is known for {node.operation}{where}: {why}.") from None
 
@@ -110,13 +110,13 @@ def _times(factor: Tensor) -> LinearMap:
     )
 
 
-def _spread(passage: BoundPropagator, value: Value, shape: tuple[int, ...]) -> Value:
+def _spread(propagator: BoundPropagator, value: Value, shape: tuple[int, ...]) -> Value:
     """The value in a shape that it is broadcast to."""
     if value.shape == shape:
         return value
     missing = len(shape) - len(value.shape)
     _check(missing == 0, APART)
-    found = passage.linear(value, positive(lambda t: t.expand(len(t), *shape)))
+    found = propagator.linear(value, positive(lambda t: t.expand(len(t), *shape)))
     return _folded_as(found, value)
 
 
@@ -139,103 +139,109 @@ def _together(one: Value, other: Any) -> tuple[int, ...]:
 
 
 def _linear(
-    passage: BoundPropagator, value: Value, by: LinearMap, offset: Tensor | None = None
+    propagator: BoundPropagator, value: Value, by: LinearMap, offset: Tensor | None = None
 ) -> Value:
-    return _folded_as(passage.linear(value, by, offset), value)
+    return _folded_as(propagator.linear(value, by, offset), value)
 
 
-def _add(passage: BoundPropagator, self: Any, other: Any, alpha: Any = 1) -> Value:
+def _add(propagator: BoundPropagator, self: Any, other: Any, alpha: Any = 1) -> Value:
     weight = _number(alpha, "alpha")
     if isinstance(self, Value) and isinstance(other, Value):
         shape = _together(self, other)
-        ours, theirs = (_spread(passage, each, shape) for each in (self, other))
+        ours, theirs = (_spread(propagator, each, shape) for each in (self, other))
         by = _times(torch.tensor(weight, dtype=torch.float64)) if weight != 1 else UNCHANGED
-        return _folded_as(passage.sum([(ours, UNCHANGED), (theirs, by)]), self)
+        return _folded_as(propagator.sum([(ours, UNCHANGED), (theirs, by)]), self)
     if isinstance(self, Value):
         fixed = weight * _fixed(other, self, "what is added")
-        return _shifted(passage, self, fixed)
-    return _shifted(passage, _scaled(passage, other, weight), _fixed(self, other, "what is added"))
+        return _shifted(propagator, self, fixed)
+    return _shifted(
+        propagator, _scaled(propagator, other, weight), _fixed(self, other, "what is added")
+    )
 
 
-def _shifted(passage: BoundPropagator, value: Value, offset: Tensor) -> Value:
+def _shifted(propagator: BoundPropagator, value: Value, offset: Tensor) -> Value:
     shape = _together(value, offset)
-    return _linear(passage, _spread(passage, value, shape), UNCHANGED, offset.expand(1, *shape)[0])
+    return _linear(
+        propagator, _spread(propagator, value, shape), UNCHANGED, offset.expand(1, *shape)[0]
+    )
 
 
-def _scaled(passage: BoundPropagator, value: Value, factor: float) -> Value:
+def _scaled(propagator: BoundPropagator, value: Value, factor: float) -> Value:
     if factor == 1:
         return value
-    return _linear(passage, value, _times(torch.tensor(factor, dtype=torch.float64)))
+    return _linear(propagator, value, _times(torch.tensor(factor, dtype=torch.float64)))
 
 
-def _subtract(passage: BoundPropagator, self: Any, other: Any, alpha: Any = 1) -> Value:
-    return _add(passage, self, other, -_number(alpha, "alpha"))
+def _subtract(propagator: BoundPropagator, self: Any, other: Any, alpha: Any = 1) -> Value:
+    return _add(propagator, self, other, -_number(alpha, "alpha"))
 
 
-def _reversed_subtract(passage: BoundPropagator, self: Any, other: Any, alpha: Any = 1) -> Value:
-    return _add(passage, other, self, -_number(alpha, "alpha"))
+def _reversed_subtract(propagator: BoundPropagator, self: Any, other: Any, alpha: Any = 1) -> Value:
+    return _add(propagator, other, self, -_number(alpha, "alpha"))
 
 
-def _multiply(passage: BoundPropagator, self: Any, other: Any) -> Value:
+def _multiply(propagator: BoundPropagator, self: Any, other: Any) -> Value:
     if isinstance(self, Value) and isinstance(other, Value):
         shape = _together(self, other)
-        found = passage.times(_spread(passage, self, shape), _spread(passage, other, shape))
+        found = propagator.times(
+            _spread(propagator, self, shape), _spread(propagator, other, shape)
+        )
         return _folded_as(found, self)
     value, given = (self, other) if isinstance(self, Value) else (other, self)
     factor = _fixed(given, value)
-    spread = _spread(passage, value, _together(value, factor))
-    return _linear(passage, spread, _times(factor))
+    spread = _spread(propagator, value, _together(value, factor))
+    return _linear(propagator, spread, _times(factor))
 
 
-def _divide(passage: BoundPropagator, self: Any, other: Any) -> Value:
+def _divide(propagator: BoundPropagator, self: Any, other: Any) -> Value:
     _check(isinstance(self, Value) and not isinstance(other, Value), "it divides by what moves")
     divisor = _fixed(other, self, "the divisor")
     _check(bool((divisor != 0).all()), "it divides by zero")
-    return _multiply(passage, self, 1 / divisor)
+    return _multiply(propagator, self, 1 / divisor)
 
 
-def _negate(passage: BoundPropagator, self: Value) -> Value:
-    return _scaled(passage, self, -1.0)
+def _negate(propagator: BoundPropagator, self: Value) -> Value:
+    return _scaled(propagator, self, -1.0)
 
 
-def _matrix(passage: BoundPropagator, self: Any, mat2: Any) -> Value:
-    return _layer(passage, self, mat2, None)
+def _matrix(propagator: BoundPropagator, self: Any, mat2: Any) -> Value:
+    return _layer(propagator, self, mat2, None)
 
 
-def _layer(passage: BoundPropagator, self: Any, mat2: Any, offset: Tensor | None) -> Value:
+def _layer(propagator: BoundPropagator, self: Any, mat2: Any, offset: Tensor | None) -> Value:
     _check(
         isinstance(self, Value) and isinstance(mat2, Tensor) and self.dims == 2,
         "of products of matrices only x @ weights is bounded",
     )
     if offset is not None:
         offset = offset.expand(1, *self.shape[:-1], mat2.shape[1])[0]
-    return _linear(passage, self, LinearMap.matrix(mat2), offset)
+    return _linear(propagator, self, LinearMap.matrix(mat2), offset)
 
 
-def _vector(passage: BoundPropagator, self: Any, vec: Any) -> Value:
+def _vector(propagator: BoundPropagator, self: Any, vec: Any) -> Value:
     _check(isinstance(self, Value) and isinstance(vec, Tensor), "only x @ weights is bounded")
     _check(not self.folded, APART)
-    return passage.linear(self, LinearMap.matrix(vec))
+    return propagator.linear(self, LinearMap.matrix(vec))
 
 
 def _matrix_plus(
-    passage: BoundPropagator, self: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any
+    propagator: BoundPropagator, self: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any
 ) -> Value:
     if isinstance(self, Value) or isinstance(mat1, Tensor) or alpha != 1:
-        found = _scaled(passage, _matrix(passage, mat1, mat2), _number(alpha, "alpha"))
-        return _add(passage, found, self, beta)
+        found = _scaled(propagator, _matrix(propagator, mat1, mat2), _number(alpha, "alpha"))
+        return _add(propagator, found, self, beta)
     offset = _number(beta, "beta") * _fixed(self, mat1, "what is added")
-    return _layer(passage, mat1, mat2, offset)
+    return _layer(propagator, mat1, mat2, offset)
 
 
 def _add_product(
-    passage: BoundPropagator, self: Any, tensor1: Any, tensor2: Any, value: Any
+    propagator: BoundPropagator, self: Any, tensor1: Any, tensor2: Any, value: Any
 ) -> Value:
-    return _add(passage, self, _multiply(passage, tensor1, tensor2), value)
+    return _add(propagator, self, _multiply(propagator, tensor1, tensor2), value)
 
 
 def _convolution(
-    passage: BoundPropagator,
+    propagator: BoundPropagator,
     input: Value,
     weight: Any,
     bias: Any,
@@ -257,12 +263,12 @@ def _convolution(
 
     linear = LinearMap(apply=by(weight), absolute=by(size), squared=by(square))
     if bias is None:
-        return passage.linear(input, linear)
-    return passage.linear(input, linear, bias.view(-1, *(1,) * (weight.ndim - 2)))
+        return propagator.linear(input, linear)
+    return propagator.linear(input, linear, bias.view(-1, *(1,) * (weight.ndim - 2)))
 
 
 def _batch_norm(
-    passage: BoundPropagator,
+    propagator: BoundPropagator,
     input: Value,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -290,12 +296,12 @@ def _batch_norm(
         offset = offset + bias
     ends = (-1, *(1,) * (input.dims - 2))
     factor, offset = factor.view(ends), offset.view(ends)
-    found = passage.linear(input, _times(factor), offset.expand(input.shape))
+    found = propagator.linear(input, _times(factor), offset.expand(input.shape))
     return found, None, None
 
 
 def _batch_norm_at_prediction(
-    passage: BoundPropagator,
+    propagator: BoundPropagator,
     input: Value,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -305,13 +311,13 @@ def _batch_norm_at_prediction(
     eps: float,
 ) -> tuple[Value, None, None]:
     given = (weight, bias, running_mean, running_var)
-    return _batch_norm(passage, input, *given, False, momentum, eps)
+    return _batch_norm(propagator, input, *given, False, momentum, eps)
 
 
 # --- shapes and places ---
 
 
-def _view(passage: BoundPropagator, self: Value, size: Sequence[Any]) -> Value:
+def _view(propagator: BoundPropagator, self: Value, size: Sequence[Any]) -> Value:
     count = math.prod(self.shape)
     first, *others = size if size else [None]
     _check(all(type(each) is int for each in others), APART)
@@ -326,76 +332,76 @@ def _view(passage: BoundPropagator, self: Value, size: Sequence[Any]) -> Value:
         times = count // max(1, math.prod(rest))
     _check(times * math.prod(rest) == count, APART)
     shape = tuple(rest) if times == 1 else (times, *rest)
-    found = passage.linear(self, rearranged(lambda t: t.reshape(len(t), *shape)))
+    found = propagator.linear(self, rearranged(lambda t: t.reshape(len(t), *shape)))
     return replace(found, folded=times != 1)
 
 
 def _rearrange(
-    passage: BoundPropagator, value: Value, function: Callable[[Tensor], Tensor]
+    propagator: BoundPropagator, value: Value, function: Callable[[Tensor], Tensor]
 ) -> Value:
-    return passage.linear(value, rearranged(function))
+    return propagator.linear(value, rearranged(function))
 
 
-def _same(passage: BoundPropagator, self: Value) -> Value:
+def _same(propagator: BoundPropagator, self: Value) -> Value:
     return self
 
 
-def _detach(passage: BoundPropagator, self: Value) -> Value:
+def _detach(propagator: BoundPropagator, self: Value) -> Value:
     _check(self.fixed, "what depends on the input has its slope stopped there (detach or .data)")
     return self
 
 
-def _clone(passage: BoundPropagator, self: Value, memory_format: Any) -> Value:
+def _clone(propagator: BoundPropagator, self: Value, memory_format: Any) -> Value:
     return self
 
 
-def _expand(passage: BoundPropagator, self: Any, size: Sequence[Any], implicit: bool) -> Value:
+def _expand(propagator: BoundPropagator, self: Any, size: Sequence[Any], implicit: bool) -> Value:
     first, *rest = size
     _check(isinstance(first, Rows) or (first == -1 and isinstance(self, Value)), APART)
     _check(not isinstance(first, Rows) or first.times == 1, APART)
     _check(all(type(each) is int for each in rest), APART)
     if isinstance(self, Tensor):
         _check(self.ndim <= len(rest) or self.shape[0] == 1, APART)
-        return passage.constant(self.expand(1, *rest)[0])
+        return propagator.constant(self.expand(1, *rest)[0])
     _check(not self.folded and self.dims == len(size), APART)
     shape = tuple(s if e == -1 else e for s, e in zip(self.shape, rest, strict=True))
-    return _spread(passage, self, shape)
+    return _spread(propagator, self, shape)
 
 
-def _permute(passage: BoundPropagator, self: Value, dims: Sequence[int]) -> Value:
+def _permute(propagator: BoundPropagator, self: Value, dims: Sequence[int]) -> Value:
     places = [each % self.dims for each in dims]
     _check(not self.folded and places[0] == 0, APART)
-    return _rearrange(passage, self, lambda t: t.permute(places))
+    return _rearrange(propagator, self, lambda t: t.permute(places))
 
 
-def _transpose(passage: BoundPropagator, self: Value, dim0: int, dim1: int) -> Value:
+def _transpose(propagator: BoundPropagator, self: Value, dim0: int, dim1: int) -> Value:
     one, other = _dims([dim0, dim1], self)
-    return _rearrange(passage, self, lambda t: t.transpose(one, other))
+    return _rearrange(propagator, self, lambda t: t.transpose(one, other))
 
 
-def _unsqueeze(passage: BoundPropagator, self: Value, dim: int) -> Value:
+def _unsqueeze(propagator: BoundPropagator, self: Value, dim: int) -> Value:
     place = dim % (self.dims + 1)
     _check(not self.folded and place > 0, APART)
-    return _rearrange(passage, self, lambda t: t.unsqueeze(place))
+    return _rearrange(propagator, self, lambda t: t.unsqueeze(place))
 
 
-def _squeeze(passage: BoundPropagator, self: Value, dim: Any) -> Value:
+def _squeeze(propagator: BoundPropagator, self: Value, dim: Any) -> Value:
     _check(not self.folded, APART)
     asked = [dim] if isinstance(dim, int) else dim
     places = {each % self.dims for each in asked}
     _check(0 not in places, APART)
     shape = [s for at, s in enumerate(self.shape, start=1) if s != 1 or at not in places]
-    return _rearrange(passage, self, lambda t: t.reshape(len(t), *shape))
+    return _rearrange(propagator, self, lambda t: t.reshape(len(t), *shape))
 
 
-def _select(passage: BoundPropagator, self: Value, dim: int, index: int) -> Value:
+def _select(propagator: BoundPropagator, self: Value, dim: int, index: int) -> Value:
     (place,) = _dims(dim, self)
     _number(index, "the index")
-    return _rearrange(passage, self, lambda t: t.select(place, index))
+    return _rearrange(propagator, self, lambda t: t.select(place, index))
 
 
 def _slice(
-    passage: BoundPropagator, self: Value, dim: int, start: Any, end: Any, step: int
+    propagator: BoundPropagator, self: Value, dim: int, start: Any, end: Any, step: int
 ) -> Value:
     _check(not self.folded, APART)
     place = dim % self.dims
@@ -404,41 +410,41 @@ def _slice(
         return self
     chosen = (slice(None),) * place + (slice(start, end, step),)
     _check(all(each is None or type(each) is int for each in (start, end)), APART)
-    return _rearrange(passage, self, lambda t: t[chosen])
+    return _rearrange(propagator, self, lambda t: t[chosen])
 
 
-def _split(passage: BoundPropagator, self: Value, split_size: int, dim: int) -> list[Value]:
+def _split(propagator: BoundPropagator, self: Value, split_size: int, dim: int) -> list[Value]:
     (place,) = _dims(dim, self)
     size = self.shape[place - 1]
     _check(type(split_size) is int, APART)
     starts = range(0, size, split_size)
-    return [_slice(passage, self, place, at, min(at + split_size, size), 1) for at in starts]
+    return [_slice(propagator, self, place, at, min(at + split_size, size), 1) for at in starts]
 
 
 def _split_sizes(
-    passage: BoundPropagator, self: Value, split_sizes: Sequence[int], dim: int
+    propagator: BoundPropagator, self: Value, split_sizes: Sequence[int], dim: int
 ) -> list[Value]:
     (place,) = _dims(dim, self)
     _check(all(type(each) is int for each in split_sizes), APART)
     found, start = [], 0
     for size in split_sizes:
-        found.append(_slice(passage, self, place, start, start + size, 1))
+        found.append(_slice(propagator, self, place, start, start + size, 1))
         start += size
     return found
 
 
-def _unbind(passage: BoundPropagator, self: Value, dim: int) -> list[Value]:
+def _unbind(propagator: BoundPropagator, self: Value, dim: int) -> list[Value]:
     (place,) = _dims(dim, self)
-    return [_select(passage, self, place, at) for at in range(self.shape[place - 1])]
+    return [_select(propagator, self, place, at) for at in range(self.shape[place - 1])]
 
 
-def _index_select(passage: BoundPropagator, self: Any, dim: int, index: Any) -> Value:
+def _index_select(propagator: BoundPropagator, self: Any, dim: int, index: Any) -> Value:
     _check(isinstance(self, Value) and isinstance(index, Tensor), "its index must not move")
     (place,) = _dims(dim, self)
-    return passage.linear(self, positive(lambda t: t.index_select(place, index)))
+    return propagator.linear(self, positive(lambda t: t.index_select(place, index)))
 
 
-def _index(passage: BoundPropagator, self: Any, indices: Sequence[Any]) -> Value:
+def _index(propagator: BoundPropagator, self: Any, indices: Sequence[Any]) -> Value:
     chosen = [each for each in indices if each is not None]
     _check(
         isinstance(self, Value)
@@ -449,11 +455,13 @@ def _index(passage: BoundPropagator, self: Any, indices: Sequence[Any]) -> Value
         and indices[0] is None,
         "of indices only x[:, places] is bounded",
     )
-    return _index_select(passage, self, len(indices) - 1, chosen[0] % self.shape[len(indices) - 2])
+    return _index_select(
+        propagator, self, len(indices) - 1, chosen[0] % self.shape[len(indices) - 2]
+    )
 
 
 def _index_add(
-    passage: BoundPropagator, self: Any, dim: int, index: Any, source: Any, alpha: Any
+    propagator: BoundPropagator, self: Any, dim: int, index: Any, source: Any, alpha: Any
 ) -> Value:
     _check(isinstance(self, Value) and isinstance(source, Value), "it must add to what moves")
     _check(isinstance(index, Tensor), "its index must not move")
@@ -464,10 +472,10 @@ def _index_add(
     def spread(t: Tensor) -> Tensor:
         return t.new_zeros(len(t), *shape).index_add(place, index, t)
 
-    return _add(passage, self, passage.linear(source, positive(spread)), alpha)
+    return _add(propagator, self, propagator.linear(source, positive(spread)), alpha)
 
 
-def _concatenate(passage: BoundPropagator, tensors: Sequence[Any], dim: int) -> Value:
+def _concatenate(propagator: BoundPropagator, tensors: Sequence[Any], dim: int) -> Value:
     some = next(each for each in tensors if isinstance(each, Value))
     (place,) = _dims(dim, some)
     values = [each if isinstance(each, Value) else _fixed_rows(each) for each in tensors]
@@ -481,13 +489,13 @@ def _concatenate(passage: BoundPropagator, tensors: Sequence[Any], dim: int) -> 
             return F.pad(t, _beside(place, t.ndim, start, shape[place - 1] - start - size))
 
         sources.append((each, rearranged(put)))
-    return passage.sum(sources)
+    return propagator.sum(sources)
 
 
-def _stack(passage: BoundPropagator, tensors: Sequence[Any], dim: int) -> Value:
+def _stack(propagator: BoundPropagator, tensors: Sequence[Any], dim: int) -> Value:
     values = [each if isinstance(each, Value) else _fixed_rows(each) for each in tensors]
     place = dim % (values[0].dims + 1)
-    return _concatenate(passage, [_unsqueeze(passage, each, place) for each in values], place)
+    return _concatenate(propagator, [_unsqueeze(propagator, each, place) for each in values], place)
 
 
 def _fixed_rows(given: Any) -> Value:
@@ -499,36 +507,36 @@ def _beside(place: int, dims: int, before: int, after: int) -> list[int]:
     return [0, 0] * (dims - 1 - place) + [before, after]
 
 
-def _pad(passage: BoundPropagator, self: Value, pad: Sequence[int], value: Any) -> Value:
+def _pad(propagator: BoundPropagator, self: Value, pad: Sequence[int], value: Any) -> Value:
     _check(not self.folded and len(pad) // 2 < self.dims, APART)
     _check(all(type(each) is int for each in pad), APART)
     number = _number(value, "the padding")
-    found = _rearrange(passage, self, lambda t: F.pad(t, list(pad)))
+    found = _rearrange(propagator, self, lambda t: F.pad(t, list(pad)))
     if number == 0:
         return found
-    inside = torch.ones(1, *self.shape, dtype=torch.float64, device=passage.region.x.device)
-    return passage.linear(found, UNCHANGED, number * (1 - F.pad(inside, list(pad))[0]))
+    inside = torch.ones(1, *self.shape, dtype=torch.float64, device=propagator.region.x.device)
+    return propagator.linear(found, UNCHANGED, number * (1 - F.pad(inside, list(pad))[0]))
 
 
 # --- sums, means, pools ---
 
 
-def _sum(passage: BoundPropagator, self: Value, dim: Any, keepdim: bool, dtype: Any) -> Value:
+def _sum(propagator: BoundPropagator, self: Value, dim: Any, keepdim: bool, dtype: Any) -> Value:
     _check(dtype in (None, torch.float64), "it casts to another type")
     _check(dim is not None and len(dim) > 0, APART)
     places = _dims(dim, self)
-    return passage.linear(self, positive(lambda t: t.sum(places, keepdim)))
+    return propagator.linear(self, positive(lambda t: t.sum(places, keepdim)))
 
 
-def _mean(passage: BoundPropagator, self: Value, dim: Any, keepdim: bool, dtype: Any) -> Value:
+def _mean(propagator: BoundPropagator, self: Value, dim: Any, keepdim: bool, dtype: Any) -> Value:
     _check(dtype in (None, torch.float64), "it casts to another type")
     _check(dim is not None and len(dim) > 0, APART)
     places = _dims(dim, self)
-    return passage.linear(self, positive(lambda t: t.mean(places, keepdim)))
+    return propagator.linear(self, positive(lambda t: t.mean(places, keepdim)))
 
 
 def _average_pool(
-    passage: BoundPropagator,
+    propagator: BoundPropagator,
     self: Value,
     kernel_size: Any,
     stride: Any,
@@ -540,17 +548,17 @@ def _average_pool(
     _check(divisor_override is None or divisor_override > 0, "its divisor must be positive")
     _check(not self.folded and self.dims == 4, APART)
     settings = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return passage.linear(self, positive(lambda t: aten.avg_pool2d.default(t, *settings)))
+    return propagator.linear(self, positive(lambda t: aten.avg_pool2d.default(t, *settings)))
 
 
-def _adaptive_average_pool(passage: BoundPropagator, self: Value, output_size: Any) -> Value:
+def _adaptive_average_pool(propagator: BoundPropagator, self: Value, output_size: Any) -> Value:
     _check(not self.folded and self.dims == 4, APART)
     _check(all(type(each) is int for each in output_size), APART)
-    return passage.linear(self, positive(lambda t: F.adaptive_avg_pool2d(t, output_size)))
+    return propagator.linear(self, positive(lambda t: F.adaptive_avg_pool2d(t, output_size)))
 
 
 def _max_pool(
-    passage: BoundPropagator,
+    propagator: BoundPropagator,
     self: Value,
     kernel_size: Sequence[int],
     stride: Sequence[int],
@@ -577,7 +585,7 @@ def _max_pool(
         unfolded = F.unfold(t, size, stride=step)
         return unfolded.view(len(t), channels, math.prod(size), -1).transpose(2, 3)
 
-    low, high = (windows(end) for end in passage.symbols.range(form))
+    low, high = (windows(end) for end in propagator.symbols.range(form))
     centre = windows(form.centre)
     best = centre.argmax(-1, keepdim=True)
     least = low.gather(-1, best)
@@ -585,18 +593,18 @@ def _max_pool(
     sure = (open_to.sum(-1, keepdim=True) == 1) & open_to.gather(-1, best)
     chosen = torch.zeros_like(centre).scatter(-1, best, 1.0)
     unfold = positive(windows)
-    split = mapped(passage.symbols, form, unfold)
+    split = mapped(propagator.symbols, form, unfold)
     gather = positive(lambda t: t.sum(-1).view(len(t), *out))
-    picked = mapped(passage.symbols, scaled(passage.symbols, split, chosen), gather)
+    picked = mapped(propagator.symbols, scaled(propagator.symbols, split, chosen), gather)
     rise = torch.where(sure, 0.0, (high.amax(-1, keepdim=True) - least).clamp_min(0))
     rise = rise.view(len(centre), *out)
-    found = passage.symbols.with_errors(picked, torch.zeros_like(rise), rise)
+    found = propagator.symbols.with_errors(picked, torch.zeros_like(rise), rise)
     share = torch.where(sure, chosen, open_to.to(centre) / 2)
     doubt = torch.where(sure, 0.0, open_to.to(centre) / 2)
     shares = AffineForm(share, share.new_zeros(0, *share.shape), doubt)
     inside = tuple(centre.shape[1:])
     steps: list[Step] = [(unfold, self.shape), (shares, inside), (gather, inside)]
-    return passage.put(found, (self, steps)), None
+    return propagator.put(found, (self, steps)), None
 
 
 def _pair(given: Sequence[int]) -> tuple[int, int]:
@@ -606,35 +614,35 @@ def _pair(given: Sequence[int]) -> tuple[int, int]:
 # --- activations ---
 
 
-def _relu(passage: BoundPropagator, self: Value) -> Value:
-    return passage.bend(self, activations.leaky())
+def _relu(propagator: BoundPropagator, self: Value) -> Value:
+    return propagator.activate(self, activations.leaky())
 
 
-def _leaky_relu(passage: BoundPropagator, self: Value, negative_slope: Any) -> Value:
-    return passage.bend(self, activations.leaky(_number(negative_slope, "its slope")))
+def _leaky_relu(propagator: BoundPropagator, self: Value, negative_slope: Any) -> Value:
+    return propagator.activate(self, activations.leaky(_number(negative_slope, "its slope")))
 
 
-def _softplus(passage: BoundPropagator, self: Value, beta: Any, threshold: Any) -> Value:
+def _softplus(propagator: BoundPropagator, self: Value, beta: Any, threshold: Any) -> Value:
     rho, straight = _number(beta, "beta"), _number(threshold, "threshold")
     _check(rho > 0, "softplus is bounded for a beta above 0")
-    return passage.bend(self, activations.softplus(rho, straight))
+    return propagator.activate(self, activations.softplus(rho, straight))
 
 
-def _gelu(passage: BoundPropagator, self: Value, approximate: str) -> Value:
+def _gelu(propagator: BoundPropagator, self: Value, approximate: str) -> Value:
     _check(approximate == "none", "the approximate GELU is not: use approximate='none'")
-    return passage.bend(self, activations.gelu())
+    return propagator.activate(self, activations.gelu())
 
 
 def _smooth(build: Callable[[], Activation]) -> Rule:
-    def bend(passage: BoundPropagator, self: Value) -> Value:
-        return passage.bend(self, build())
+    def activate(propagator: BoundPropagator, self: Value) -> Value:
+        return propagator.activate(self, build())
 
-    return bend
+    return activate
 
 
-def _power(passage: BoundPropagator, self: Any, exponent: Any) -> Value:
+def _power(propagator: BoundPropagator, self: Any, exponent: Any) -> Value:
     _check(type(exponent) in (int, float) and exponent == 2, "of powers only squares are")
-    return passage.bend(self, activations.square())
+    return propagator.activate(self, activations.square())
 
 
 # --- numbers that do not move ---
@@ -643,10 +651,10 @@ def _power(passage: BoundPropagator, self: Any, exponent: Any) -> Value:
 def _filled_like(number: float | None) -> Rule:
     """Numbers of one kind in the shape of a value."""
 
-    def fill(passage: BoundPropagator, self: Value, **settings: Any) -> Value:
+    def fill(propagator: BoundPropagator, self: Value, **settings: Any) -> Value:
         value = settings.pop("fill_value", number)
         _check(not self.folded, APART)
-        return _filled(passage, self.shape, value, settings)
+        return _filled(propagator, self.shape, value, settings)
 
     return fill
 
@@ -654,21 +662,21 @@ def _filled_like(number: float | None) -> Rule:
 def _filled_rows(number: float | None) -> Rule:
     """Numbers of one kind in a shape that begins with the rows."""
 
-    def fill(passage: BoundPropagator, size: Sequence[Any], **settings: Any) -> Value:
+    def fill(propagator: BoundPropagator, size: Sequence[Any], **settings: Any) -> Value:
         settings.pop("self", None)
         value = settings.pop("fill_value", number)
         first, *rest = size
         _check(first == Rows(1) and all(type(each) is int for each in rest), APART)
-        return _filled(passage, rest, value, settings)
+        return _filled(propagator, rest, value, settings)
 
     return fill
 
 
-def _filled(passage: BoundPropagator, shape: Sequence[int], number: Any, settings: Any) -> Value:
+def _filled(propagator: BoundPropagator, shape: Sequence[int], number: Any, settings: Any) -> Value:
     _check(settings.get("dtype") in (None, torch.float64), "it is not of float64")
     value = _number(number, "the number it holds")
-    x = passage.region.x
-    return passage.constant(torch.full(tuple(shape), value, dtype=x.dtype, device=x.device))
+    x = propagator.region.x
+    return propagator.constant(torch.full(tuple(shape), value, dtype=x.dtype, device=x.device))
 
 
 OPERATIONS: dict[OpOverload, Rule] = {

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from r2et.certification.activations import Activation, slope_line, third_range, value_line
+from r2et.certification.activations import Activation, derivative_line, third_range, value_line
 from r2et.certification.affine import (
     TINY,
     AffineForm,
@@ -173,7 +173,7 @@ class BoundPropagator:
         return Value(0, tuple(x.shape[1:]), self.region.form, affine=affine)
 
     @property
-    def bends(self) -> list[ActivationNode]:
+    def activation_nodes(self) -> list[ActivationNode]:
         """The activations on the way."""
         steps = [step for _, edges in self.tape for _, steps in edges for step in steps]
         return [part for part, _ in steps if isinstance(part, ActivationNode)]
@@ -231,7 +231,7 @@ class BoundPropagator:
         found = self._promoted(product(self.symbols, one.form, other.form), self.symbols)
         return self.put(found, (one, [(other.form, one.shape)]), (other, [(one.form, one.shape)]))
 
-    def bend(self, value: Value, activation: Activation) -> Value:
+    def activate(self, value: Value, activation: Activation) -> Value:
         """An activation of each number."""
         form = value.form
         low, high = self.symbols.range(form)
@@ -239,13 +239,13 @@ class BoundPropagator:
         bent = scaled(self.symbols, form, line.rise)
         bent = replace(bent, centre=line.at)
         found = self.symbols.with_errors(bent, line.low, line.high)
-        bend = ActivationNode(activation, form)
-        return replace(self.put(found, (value, [(bend, value.shape)])), folded=value.folded)
+        node = ActivationNode(activation, form)
+        return replace(self.put(found, (value, [(node, value.shape)])), folded=value.folded)
 
-    def back(self, signal: AffineForm, last: Value, how: str) -> tuple[AffineForm, Symbols]:
+    def back(self, signal: AffineForm, last: Value, relaxation: str) -> tuple[AffineForm, Symbols]:
         """The slope of signal'output by the input, as a form, and the symbols it is in.
 
-        `how` is the way activations' slopes are bounded.
+        `relaxation` is how the derivatives of activations are bounded.
         """
         symbols = self.symbols.copy()
         signals: dict[int, list[AffineForm]] = {last.place: [signal]}
@@ -257,38 +257,40 @@ class BoundPropagator:
             for source, steps in edges:
                 found = here
                 for step in reversed(steps):
-                    found = self._pulled(found, step, symbols, how)
+                    found = self._pulled(found, step, symbols, relaxation)
                 signals.setdefault(source, []).append(found)
         if 0 not in signals:
             return AffineForm.constant(self.region.x.new_zeros(len(self.region.x), *shape)), symbols
         return total(signals[0]), symbols
 
-    def _pulled(self, signal: AffineForm, step: Step, symbols: Symbols, how: str) -> AffineForm:
+    def _pulled(
+        self, signal: AffineForm, step: Step, symbols: Symbols, relaxation: str
+    ) -> AffineForm:
         part, shape = step
         if isinstance(part, LinearMap):
             return mapped(symbols, signal, part.transposed(shape))
         if isinstance(part, AffineForm):
             return self._promoted(product(symbols, signal, part), symbols)
         low, high = symbols.range(part.at)
-        line = slope_line(part.activation, part.at.centre, low, high, how)
-        slope = scaled(symbols, part.at, line.rise)
-        slope = replace(slope, centre=line.at)
-        bow = None
-        if how == "tangent" and self._straight(part.at) and not part.activation.kinks:
+        line = derivative_line(part.activation, part.at.centre, low, high, relaxation)
+        derivative = scaled(symbols, part.at, line.rise)
+        derivative = replace(derivative, centre=line.at)
+        quadratic = None
+        if relaxation == "tangent" and self._straight(part.at) and not part.activation.kinks:
             least, most = third_range(part.activation, low, high)
             # The rest of z moves its error by no more than this beyond what its moves do.
             reach = (high - low) + part.at.rest
             slack = torch.maximum(-least, most).clamp_min(0) * reach * part.at.rest
             slack = slack + part.activation.off(high)[1]
-            bow = QuadraticError(
+            quadratic = QuadraticError(
                 start=0,
                 moves=part.at.moves.flatten(2),
                 low=least.flatten(1).T,
                 high=most.flatten(1).T,
                 slack=slack.flatten(1).T,
             )
-        slope = symbols.with_errors(slope, line.low, line.high, bow)
-        return self._promoted(product(symbols, signal, slope), symbols)
+        derivative = symbols.with_errors(derivative, line.low, line.high, quadratic)
+        return self._promoted(product(symbols, signal, derivative), symbols)
 
     def _straight(self, form: AffineForm) -> bool:
         """Whether numbers move with the input's symbols alone, but for rounding."""
@@ -300,7 +302,7 @@ class BoundPropagator:
         """The form with its rest as symbols where there is room for them."""
         if (
             not symbols.inputs
-            or form.still
+            or form.is_constant
             or not (form.rest > 1e-9 * (form.centre.abs() + 1e-30)).any()
         ):
             return form

@@ -7,9 +7,9 @@ whatever else Python puts between the text of a model and its tensors.
 
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,18 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from r2et.certification.program import (
+    Constant,
+    Input,
+    Node,
+    Program,
+    Ref,
+    Rows,
+    filled,
+    leaves,
+    run,
+    with_leaves,
+)
 from r2et.core.naming import briefly
 from r2et.explainers import class_logits
 
@@ -73,58 +85,16 @@ class Refused(ValueError):
     """That a model cannot be recorded, and why."""
 
 
-@dataclass(frozen=True)
-class Ref:
-    """An output of an earlier node: the node's number and the output's."""
-
-    node: int
-    output: int = 0
-
-
-@dataclass(frozen=True)
-class Input:
-    """The input of a recording: "x", or "signal", which is pulled back through the model."""
-
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class Constant:
-    """A tensor that was there before the recording: a parameter, a buffer, or kept by the model."""
-
-    tensor: Tensor
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A size that is `times` the number of rows."""
-
-    times: int = 1
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One operation: an exact overload, all its arguments by name, and where it was called.
-
-    `literal` holds the tensor of an operation that only hands on numbers of the model's text.
-    """
-
-    operation: OpOverload
-    arguments: Mapping[str, Any]
-    where: str
-    literal: Tensor | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Recording:
     """What was executed from x to the logits and, given a signal, back to the slope by x.
 
-    `slope` is None where nothing led back to x.
+    `gradient` is None where nothing led back to x.
     """
 
     nodes: tuple[Node, ...]
     logits: Any
-    slope: Any
+    gradient: Any
     classes: int
 
 
@@ -139,9 +109,9 @@ def recorded(model: Model, x: Tensor, signal: Tensor) -> Recording:
     with torch.enable_grad(), _Watch(recorder), recorder:
         logits = class_logits(model(leaf))
         check_shape(logits, len(x))
-        slope = None
+        gradient = None
         if logits.requires_grad:
-            (slope,) = torch.autograd.grad(
+            (gradient,) = torch.autograd.grad(
                 logits, leaf, signal[:, : logits.shape[1]], allow_unused=True
             )
     if recorder.refusal is not None:
@@ -149,7 +119,7 @@ def recorded(model: Model, x: Tensor, signal: Tensor) -> Recording:
     return Recording(
         nodes=tuple(recorder.nodes),
         logits=recorder.named(logits),
-        slope=None if slope is None else recorder.named(slope),
+        gradient=None if gradient is None else recorder.named(gradient),
         classes=logits.shape[1],
     )
 
@@ -256,7 +226,7 @@ class _Recorder(TorchDispatchMode):
 
     def _carry_out(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         given = _by_name(func, args, kwargs)
-        tensors = list(_tensors(given.values()))
+        tensors = _tensors([*given.values()])
         moves = any(id(each) in self.moving for each in tensors)
         if func.namespace != "aten":
             self.refuse(f"no bound is known for {func}, an operation of {func.namespace!r}")
@@ -281,7 +251,7 @@ class _Recorder(TorchDispatchMode):
         operation, written = func, _written(func, given)
         if written:
             operation = self._functional(func, written)
-        arguments = {name: self._argument(each) for name, each in given.items()}
+        arguments = {name: with_leaves(each, self._leaf) for name, each in given.items()}
         found = func(*args, **kwargs)
         self.nodes.append(Node(operation, arguments, _where(), literal))
         for each in written:
@@ -291,12 +261,8 @@ class _Recorder(TorchDispatchMode):
                 self._name(each, Ref(len(self.nodes) - 1, number), moves)
         return found
 
-    def _argument(self, given: Any) -> Any:
-        if isinstance(given, Tensor):
-            return self.named(given)
-        if isinstance(given, tuple | list):
-            return tuple(map(self._argument, given))
-        return given
+    def _leaf(self, given: Any) -> Any:
+        return self.named(given) if isinstance(given, Tensor) else given
 
     def _name(self, tensor: Tensor, name: Ref, moves: bool) -> None:
         self.names[id(tensor)] = name
@@ -353,12 +319,8 @@ def _by_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return {each.name: given.get(each.name, each.default_value) for each in declared}
 
 
-def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
-    for each in values:
-        if isinstance(each, Tensor):
-            yield each
-        elif isinstance(each, tuple | list):
-            yield from _tensors(each)
+def _tensors(given: Any) -> list[Tensor]:
+    return [each for each in leaves(given) if isinstance(each, Tensor)]
 
 
 def _written(func: OpOverload, given: Mapping[str, Any]) -> list[Tensor]:
@@ -367,7 +329,7 @@ def _written(func: OpOverload, given: Mapping[str, Any]) -> list[Tensor]:
         tensor
         for each in func._schema.arguments
         if each.alias_info is not None and each.alias_info.is_write
-        for tensor in _tensors([given[each.name]])
+        for tensor in _tensors(given[each.name])
     ]
 
 
@@ -395,42 +357,36 @@ def _where() -> str:
 
 def needed(nodes: Sequence[Node], ends: Sequence[Any]) -> list[int]:
     """The nodes that some ends depend on, in order."""
-    wanted = {each.node for each in _refs(ends)}
+    wanted = _sources(ends)
     for number in range(len(nodes) - 1, -1, -1):
         if number in wanted:
-            wanted |= {each.node for each in _refs(nodes[number].arguments.values())}
+            wanted |= _sources([*nodes[number].arguments.values()])
     return sorted(wanted)
 
 
-def _refs(values: Iterable[Any]) -> Iterable[Ref]:
-    for each in values:
-        if isinstance(each, Ref):
-            yield each
-        elif isinstance(each, tuple):
-            yield from _refs(each)
+def _sources(given: Any) -> set[int]:
+    return {each.node for each in leaves(given) if isinstance(each, Ref)}
 
 
 def trimmed(recording: Recording) -> Recording:
     """The recording without what neither logits nor slope depend on."""
-    ends = (recording.logits, recording.slope)
+    ends = (recording.logits, recording.gradient)
     kept = needed(recording.nodes, ends)
     place = {old: new for new, old in enumerate(kept)}
 
     def moved(given: Any) -> Any:
-        if isinstance(given, Ref):
-            return Ref(place[given.node], given.output)
-        return tuple(map(moved, given)) if isinstance(given, tuple) else given
+        return Ref(place[given.node], given.output) if isinstance(given, Ref) else given
 
     nodes = []
     for number in kept:
         node = recording.nodes[number]
-        arguments = {name: moved(each) for name, each in node.arguments.items()}
-        nodes.append(Node(node.operation, arguments, node.where, node.literal))
-    return Recording(
+        arguments = {name: with_leaves(each, moved) for name, each in node.arguments.items()}
+        nodes.append(replace(node, arguments=arguments))
+    return replace(
+        recording,
         nodes=tuple(nodes),
         logits=moved(recording.logits),
-        slope=moved(recording.slope),
-        classes=recording.classes,
+        gradient=moved(recording.gradient),
     )
 
 
@@ -450,19 +406,19 @@ def merged(first: Recording, second: Recording, rows: tuple[int, int]) -> Record
         if not same:
             raise ValueError(
                 f"the model takes another way at other inputs or other numbers of rows: "
-                f"{_told(one)}, and {_told(other)}."
+                f"{_described(one)}, and {_described(other)}."
             )
         arguments = {
             name: _merged(each, other.arguments[name], rows, one)
             for name, each in one.arguments.items()
         }
-        nodes.append(Node(one.operation, arguments, one.where, one.literal))
-    ends = [(first.logits, second.logits), (first.slope, second.slope)]
-    logits, slope = (_merged(*pair, rows, nodes[-1] if nodes else None) for pair in ends)
-    return Recording(nodes=tuple(nodes), logits=logits, slope=slope, classes=first.classes)
+        nodes.append(replace(one, arguments=arguments))
+    ends = [(first.logits, second.logits), (first.gradient, second.gradient)]
+    logits, gradient = (_merged(*pair, rows, nodes[-1] if nodes else None) for pair in ends)
+    return Recording(nodes=tuple(nodes), logits=logits, gradient=gradient, classes=first.classes)
 
 
-def _told(node: Node) -> str:
+def _described(node: Node) -> str:
     return f"{node.operation} ({node.where})" if node.where else str(node.operation)
 
 
@@ -485,7 +441,7 @@ def _merged(one: Any, other: Any, rows: tuple[int, int], node: Node | None) -> A
             return Rows(one // rows[0])
     raise ValueError(
         "the model computes with other numbers at other inputs or other numbers of rows"
-        f"{f': {_told(node)}' if node else ''}."
+        f"{f': {_described(node)}' if node else ''}."
     )
 
 
@@ -494,57 +450,6 @@ def _is_nan(given: Any) -> bool:
 
 
 # --- the program ---
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """The operations from x to the logits: what certificates are about.
-
-    `fixed` holds the results of the nodes that depend on neither x nor the number of rows.
-    """
-
-    nodes: tuple[Node, ...]
-    logits: Any
-    classes: int
-    fixed: Mapping[int, Any]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The logits, each operation carried out anew: (B, C)."""
-        found: Tensor = run(self.nodes, self.logits, x)
-        return found
-
-
-def run(nodes: Sequence[Node], end: Any, x: Tensor) -> Any:
-    """What the operations give for x."""
-    known: dict[int, Any] = {}
-    for number, node in enumerate(nodes):
-        known[number] = (
-            node.operation(**filled(node, known, x, len(x)))
-            if node.literal is None
-            else node.literal
-        )
-    return value_of(end, known, x, len(x))
-
-
-def filled(node: Node, known: Mapping[int, Any], x: Any, rows: int | None = None) -> dict[str, Any]:
-    """The arguments of a node, given the results of those before it."""
-    return {name: value_of(each, known, x, rows) for name, each in node.arguments.items()}
-
-
-def value_of(given: Any, known: Mapping[int, Any], x: Any, rows: int | None = None) -> Any:
-    """What stands for an argument; sizes by the number of rows are left open without `rows`."""
-    if isinstance(given, Ref):
-        found = known[given.node]
-        return found[given.output] if isinstance(found, tuple | list) else found
-    if isinstance(given, Constant):
-        return given.tensor
-    if isinstance(given, Input):
-        return x
-    if isinstance(given, Rows) and rows is not None:
-        return given.times * rows
-    if isinstance(given, tuple):
-        return [value_of(each, known, x, rows) for each in given]
-    return given
 
 
 def program_of(model: nn.Module, x: Tensor) -> Program:
@@ -557,21 +462,21 @@ def program_of(model: nn.Module, x: Tensor) -> Program:
     recordings = []
     for number, rows in enumerate(ROWS):
         here = _some_rows(x, rows, number)
-        with _told_as_refusal(model):
+        with _refusing(model):
             recordings.append(trimmed(recorded(model, here, _signal(here))))
     both = merged(recordings[0], recordings[1], ROWS)
-    part = trimmed(Recording(nodes=both.nodes, logits=both.logits, slope=None, classes=0))
+    part = trimmed(Recording(nodes=both.nodes, logits=both.logits, gradient=None, classes=0))
     here = _some_rows(x, ROWS[0], 0)
-    with _told_as_refusal(model):
+    with _refusing(model):
         again = trimmed(recorded(lambda at: run(part.nodes, part.logits, at), here, _signal(here)))
-    _check_same_slope(recordings[0], again)
+    _check_same_gradient(recordings[0], again)
     return Program(
         nodes=part.nodes, logits=part.logits, classes=both.classes, fixed=_fixed(part.nodes)
     )
 
 
 @contextmanager
-def _told_as_refusal(model: nn.Module) -> Iterator[None]:
+def _refusing(model: nn.Module) -> Iterator[None]:
     """What a model's own code raises while it is recorded, told in one sentence."""
     try:
         yield
@@ -601,23 +506,23 @@ def _signal(x: Tensor) -> Tensor:
     return torch.randn(len(x), MOST_CLASSES, generator=generator, dtype=torch.float64).to(x)
 
 
-def _check_same_slope(given: Recording, again: Recording) -> None:
+def _check_same_gradient(given: Recording, again: Recording) -> None:
     """Refuse a model whose way back is not that of its forward part."""
     table: dict[Any, int] = {}
     theirs = _numbered(again, table)
     known = set(theirs)
     ours = _numbered(given, table)
-    if given.slope is None or again.slope is None:
-        if (given.slope is None) == (again.slope is None):
+    if given.gradient is None or again.gradient is None:
+        if (given.gradient is None) == (again.gradient is None):
             return
         raise ValueError(
             "the explanation is not the slope of what the model computes: gradients are stopped or "
             "made on the way back."
         )
-    if _key(given.slope, ours, table) == _key(again.slope, theirs, table):
+    if _key(given.gradient, ours, table) == _key(again.gradient, theirs, table):
         return
     strange = [node for node, key in zip(given.nodes, ours, strict=True) if key not in known]
-    what = _told(strange[0]) if strange else "an operation"
+    what = _described(strange[0]) if strange else "an operation"
     raise ValueError(
         "the explanation is not the slope of what the model computes: its way back has "
         f"{what}, which the derivative of its forward has not (a hook on gradients, a backward of "
@@ -659,17 +564,15 @@ def _fixed(nodes: Sequence[Node]) -> dict[int, Any]:
     """The results of the nodes that depend on neither x nor the number of rows."""
     fixed: dict[int, Any] = {}
 
-    def still(given: Any) -> bool:
-        if isinstance(given, Ref):
-            return given.node in fixed
-        if isinstance(given, tuple):
-            return all(map(still, given))
-        return not isinstance(given, Input | Rows)
+    def known(given: Any) -> bool:
+        return (
+            given.node in fixed if isinstance(given, Ref) else not isinstance(given, Input | Rows)
+        )
 
     with torch.no_grad():
         for number, node in enumerate(nodes):
             if node.literal is not None:
                 fixed[number] = node.literal
-            elif all(map(still, node.arguments.values())):
+            elif all(map(known, leaves([*node.arguments.values()]))):
                 fixed[number] = node.operation(**filled(node, fixed, None))
     return fixed

@@ -4,9 +4,7 @@ Before anything is proved, and again inside of what was proved, logits and slope
 bounds are compared with those of the caller's own model through ordinary autograd.
 """
 
-import contextlib
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from r2et.certification.affine import AffineForm, Norm, Region
-from r2et.certification.layers import travel
-from r2et.certification.recording import Program, program_of
+from r2et.certification.layers import propagate
+from r2et.certification.program import Program
+from r2et.certification.recording import program_of
 from r2et.core.autograd import eval_mode, gradient_of
+from r2et.core.exact import exact_copy
 from r2et.core.naming import briefly
 from r2et.explainers import class_logits
 
@@ -54,7 +54,7 @@ def record(model: nn.Module, x: Tensor) -> RecordedModel:
     of what it computes. Bounds are not asked for here: an operation without one is refused by
     `certify`.
     """
-    exact = _exact_copy(model)
+    exact = exact_copy(model)
     here = x.detach().double()
     before = _state(exact), _state(model)
     with torch.inference_mode(False):
@@ -75,33 +75,6 @@ def record(model: nn.Module, x: Tensor) -> RecordedModel:
     return found
 
 
-def _exact_copy(model: nn.Module) -> nn.Module:
-    """A copy of the model in float64 and at prediction time, whose weights ask for no slopes."""
-    try:
-        with warnings.catch_warnings():
-            # Copies of exported programs go through names that torch itself is leaving behind.
-            warnings.simplefilter("ignore", FutureWarning)
-            exact = copy.deepcopy(model).double()
-    except Exception as problem:  # a model's own code may raise anything
-        raise ValueError(
-            f"{type(model).__name__} cannot be copied into float64, in which certificates are "
-            f"computed ({briefly(problem)})."
-        ) from problem
-    with contextlib.suppress(NotImplementedError):  # of exported programs, which are fixed already
-        exact.eval()
-        training = [name for name, part in exact.named_modules() if part.training]
-        if training:
-            raise ValueError(
-                f"eval() leaves {training[0] or 'the model'} in training mode, so that what it "
-                "predicts is not settled: let it pass on eval()."
-            )
-    for part in exact.modules():
-        part.training = False
-    for parameter in exact.parameters():
-        parameter.requires_grad_(False)
-    return exact
-
-
 def _call(model: nn.Module, x: Tensor) -> Tensor:
     """What the model returns, whatever it raises told in one sentence."""
     try:
@@ -115,18 +88,18 @@ def _call(model: nn.Module, x: Tensor) -> Tensor:
     return found
 
 
-def slopes(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
+def logits_and_gradients(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and the slope of signal'logits by x, through ordinary autograd."""
     with torch.inference_mode(False), torch.enable_grad(), eval_mode(model):
         leaf = x.detach().clone().requires_grad_()
         logits = _call(model, leaf)
-        slope = gradient_of((logits * signal).sum(-1), leaf, create_graph=False)
-    if not (torch.isfinite(logits).all() and torch.isfinite(slope).all()):
+        gradient = gradient_of((logits * signal).sum(-1), leaf, create_graph=False)
+    if not (torch.isfinite(logits).all() and torch.isfinite(gradient).all()):
         raise ValueError(
             "the model has logits or slopes that are NaN or infinite near the inputs: no bound "
             "holds for them."
         )
-    return logits.detach(), slope
+    return logits.detach(), gradient
 
 
 def replay(recorded: RecordedModel, places: Tensor) -> None:
@@ -137,7 +110,7 @@ def replay(recorded: RecordedModel, places: Tensor) -> None:
 
 def _replay(recorded: RecordedModel, places: Tensor) -> None:
     signal = _mixture(len(places), recorded, places)
-    logits, slope = slopes(recorded.exact, places, signal)
+    logits, gradient = logits_and_gradients(recorded.exact, places, signal)
     with torch.no_grad():
         silent = _call(recorded.exact, places)
     if silent.shape != logits.shape or bool(_outside(logits, logits, silent).any()):
@@ -145,11 +118,13 @@ def _replay(recorded: RecordedModel, places: Tensor) -> None:
             "the model predicts something else without gradients than with them, so that "
             "explanations are not of its predictions: let it not ask whether they are on."
         )
-    apart = _apart(recorded.program, places, signal, logits, slope, 0.0)
+    apart = _apart(recorded.program, places, signal, logits, gradient, 0.0)
     rows = apart.nonzero().squeeze(-1)
     if len(rows):
         # At a kink, and nowhere else, two ways of rounding may find different slopes.
-        near = _apart(recorded.program, places[rows], signal[rows], logits[rows], slope[rows], NEAR)
+        near = _apart(
+            recorded.program, places[rows], signal[rows], logits[rows], gradient[rows], NEAR
+        )
         rows = rows[near]
     if len(rows):
         raise ValueError(
@@ -165,17 +140,17 @@ def _mixture(rows: int, recorded: RecordedModel, x: Tensor) -> Tensor:
 
 
 def _apart(
-    program: Program, x: Tensor, signal: Tensor, logits: Tensor, slope: Tensor, radius: float
+    program: Program, x: Tensor, signal: Tensor, logits: Tensor, gradient: Tensor, radius: float
 ) -> Tensor:
     """Whether logits or slopes lie outside of what the rules give within the radius: (N,)."""
     with torch.no_grad():
         wide = radius * (1 + x.flatten(1).abs().amax(-1))
         region = Region(x=x, radius=wide, norm="box", followed=False)
-        passage, value = travel(program, region, 0)
-        form, symbols = passage.back(AffineForm.constant(signal), value, "flat")
+        propagator, value = propagate(program, region, 0)
+        form, symbols = propagator.back(AffineForm.constant(signal), value, "flat")
         outside = [
-            _outside(*passage.symbols.range(value.form), logits),
-            _outside(*symbols.range(form), slope),
+            _outside(*propagator.symbols.range(value.form), logits),
+            _outside(*symbols.range(form), gradient),
         ]
     return torch.stack(outside).any(0)
 
@@ -200,9 +175,9 @@ def _check_alone(recorded: RecordedModel, x: Tensor) -> None:
     """Refuse a model for which an example's answer depends on its company."""
     some = torch.cat([x[:ALONE], _around(x, LENGTHS[-1], 99)[:ALONE]])
     signal = _mixture(len(some), recorded, some)
-    together = slopes(recorded.exact, some, signal)
+    together = logits_and_gradients(recorded.exact, some, signal)
     for row in range(len(some)):
-        alone = slopes(recorded.exact, some[row : row + 1], signal[row : row + 1])
+        alone = logits_and_gradients(recorded.exact, some[row : row + 1], signal[row : row + 1])
         for one, all_of_them in zip(alone, together, strict=True):
             whole = all_of_them[row : row + 1]
             same = one.shape == whole.shape
@@ -219,8 +194,8 @@ def _check_precision(recorded: RecordedModel, places: Tensor) -> None:
     """Refuse a float64 copy that is another function than the model in its own precision."""
     dtype = recorded.dtype
     signal = _mixture(len(places), recorded, places)
-    deployed = slopes(recorded.given, places.to(dtype), signal.to(dtype))
-    again = slopes(recorded.exact, places.to(dtype).double(), signal)
+    deployed = logits_and_gradients(recorded.given, places.to(dtype), signal.to(dtype))
+    again = logits_and_gradients(recorded.exact, places.to(dtype).double(), signal)
     if torch.finfo(dtype).eps > 1e-6:
         return  # half precision rounds too much to tell
     for what, one, other in zip(("logits", "slopes"), deployed, again, strict=True):
@@ -244,16 +219,16 @@ def noise(
     y: Tensor,
     explained: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """How far the gap of two features may be off, as the model rounds where it is used: (B,).
+    """How far the margin of two features may be off, as the model rounds where it is used: (B,).
 
-    `explained(model, x, y)` gives the signed slopes. Twice the largest difference at x itself
+    `explained(model, x, y)` gives the signed gradients. Twice the largest difference at x itself
     between the model in its own precision and its copy in float64.
     """
     found = []
     for rows, classes in zip(_parts(x), _parts(y), strict=True):
-        own = explained(recorded.given, rows.to(recorded.dtype), classes)
+        rounded = explained(recorded.given, rows.to(recorded.dtype), classes)
         exact = explained(recorded.exact, rows.double(), classes)
-        found.append(2 * (own.double() - exact).flatten(1).abs().amax(-1))
+        found.append(2 * (rounded.double() - exact).flatten(1).abs().amax(-1))
     return torch.cat(found)
 
 
@@ -326,18 +301,14 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     return None
 
 
-def check_kept(
-    recorded: RecordedModel,
-    places: Tensor,
-    whose: Tensor,
-    explained: Callable[[Any, Tensor, Tensor], Tensor],
-    top: Sequence[set[int]],
-) -> None:
-    """Refuse certificates within which one of the places has another set of top features."""
-    found = explained(recorded.exact, places, whose).abs()
-    for place, row, scores in zip(places, whose.tolist(), found, strict=True):
+def check_kept(places: Tensor, whose: Tensor, scores: Tensor, top: Sequence[set[int]]) -> None:
+    """Refuse certificates within which one of the places has another set of top features.
+
+    `scores` (N, n) are those of the model itself at the places, `whose` (N,) their rows.
+    """
+    for place, row, found in zip(places, whose.tolist(), scores, strict=True):
         shown, k = top[row], len(top[row])
-        ranked = scores.sort(descending=True)
+        ranked = found.sort(descending=True)
         clear = ranked.values[k - 1] - ranked.values[k] > EQUAL * ranked.values[0]
         if clear and set(ranked.indices[:k].tolist()) != shown:
             raise ValueError(

@@ -1,12 +1,13 @@
 """How far pairs of features stay apart: sound lower bounds of their gaps, and a search by them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from r2et.certification.affine import (
     TINY,
@@ -18,14 +19,14 @@ from r2et.certification.affine import (
     Symbols,
     mapped,
 )
-from r2et.certification.layers import travel
+from r2et.certification.layers import propagate
+from r2et.certification.program import Program
 from r2et.certification.propagate import ActivationNode, BoundPropagator, Value
-from r2et.certification.recording import Program
-from r2et.core.autograd import gradient_of
+from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.one_hot import OneHot, gauge_free
-from r2et.explainers import SCORES, Quantity
+from r2et.explainers import SCORES, Quantity, class_logits
 
-WAYS = ("tangent", "secant", "flat")
+RELAXATIONS = ("tangent", "secant", "flat")
 RANGES = "ranges"
 """A cheap way: the input is not followed, and of each number only its range is known."""
 SYMBOLS = 512
@@ -33,16 +34,6 @@ UNBOUNDED = 1e100
 STEP, FAR, CLOSE, AGAIN = 4.0, 1e3, 1.01, 1.05
 CHEAP_LOOKS, MANY = 10, 256
 PAIRS_AT_ONCE = 16_384
-
-
-def signed_slope(
-    logits: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, of: Quantity, one_hot: OneHot | None
-) -> Tensor:
-    """The slope of the score of class y by x through autograd, with its sign: (B, n)."""
-    with torch.enable_grad():
-        leaf = x.detach().clone().requires_grad_()
-        slope = gradient_of(SCORES[of](logits(leaf), y), leaf, create_graph=False)
-    return gauge_free(slope, one_hot).flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,33 +48,42 @@ class Task:
     norm: Norm
     scale: Tensor | None
 
-    def saliency(self, x: Tensor, y: Tensor) -> Tensor:
-        """The signed slope of the score at x, flattened: (B, n)."""
-        return signed_slope(self.program, x, y, self.of, self.one_hot)
+    def gradient(self, model: nn.Module | Program, x: Tensor, y: Tensor) -> Tensor:
+        """The input gradient of the score of class y at prediction time, with its sign: (B, n)."""
+        prediction = eval_mode(model) if isinstance(model, nn.Module) else nullcontext()
+        with torch.enable_grad(), prediction:
+            leaf = x.detach().clone().requires_grad_()
+            score = SCORES[self.of](class_logits(model(leaf)), y)
+            gradient = gradient_of(score, leaf, create_graph=False)
+        return gauge_free(gradient, self.one_hot).flatten(1)
 
     @cached_property
-    def ways(self) -> tuple[str, ...]:
+    def relaxations(self) -> tuple[str, ...]:
         """The ways of bounding slopes that differ for this network."""
-        kinks = all(bend.activation.kinks for bend in self.bends)
+        kinks = all(node.activation.kinks for node in self.activation_nodes)
         if kinks:
-            return WAYS[-1:]
-        return WAYS[:1] if self.example[0].numel() > MANY else WAYS
+            return RELAXATIONS[-1:]
+        return RELAXATIONS[:1] if self.example[0].numel() > MANY else RELAXATIONS
 
     @cached_property
-    def bends(self) -> list[ActivationNode]:
+    def activation_nodes(self) -> list[ActivationNode]:
         """The activations of the network."""
-        still = Region(x=self.example, radius=self.example.new_zeros(1), followed=False)
-        return travel(self.program, still, 0)[0].bends
+        at_radius_0 = Region(x=self.example, radius=self.example.new_zeros(1), followed=False)
+        return propagate(self.program, at_radius_0, 0)[0].activation_nodes
 
-    def slopes(self, x: Tensor, y: Tensor, radius: Tensor, way: str) -> tuple[AffineForm, Symbols]:
+    def gradients(
+        self, x: Tensor, y: Tensor, radius: Tensor, relaxation: str
+    ) -> tuple[AffineForm, Symbols]:
         """All slopes that occur within the radius, bounded in a way: (B, n)."""
         region = Region(
-            x=x, radius=radius, norm=self.norm, scale=self.scale, followed=way != RANGES
+            x=x, radius=radius, norm=self.norm, scale=self.scale, followed=relaxation != RANGES
         )
-        passage, logits = travel(self.program, region, SYMBOLS)
-        signal = _signal(passage, logits, y, self.of)
-        slope, symbols = passage.back(signal, logits, "flat" if way == RANGES else way)
-        return mapped(symbols, slope, _projected(self.one_hot, x[0].numel())), symbols
+        propagator, logits = propagate(self.program, region, SYMBOLS)
+        signal = _signal(propagator, logits, y, self.of)
+        gradient, symbols = propagator.back(
+            signal, logits, "flat" if relaxation == RANGES else relaxation
+        )
+        return mapped(symbols, gradient, _projected(self.one_hot, x[0].numel())), symbols
 
 
 def _projected(one_hot: OneHot | None, d: int) -> LinearMap:
@@ -100,7 +100,7 @@ def _projected(one_hot: OneHot | None, d: int) -> LinearMap:
     return LinearMap(apply=by(weights), absolute=by(weights.abs()))
 
 
-def _signal(passage: BoundPropagator, logits: Value, y: Tensor, of: Quantity) -> AffineForm:
+def _signal(propagator: BoundPropagator, logits: Value, y: Tensor, of: Quantity) -> AffineForm:
     """The slope of the explained score by the logits, for all that occur: (B, C)."""
     count = logits.form.centre.shape[1]
     own = F.one_hot(y, count).to(logits.form.centre)
@@ -108,7 +108,7 @@ def _signal(passage: BoundPropagator, logits: Value, y: Tensor, of: Quantity) ->
         return AffineForm.constant(own)
     if count == 2:
         return AffineForm.constant(2 * own - 1)
-    low, high = passage.symbols.range(logits.form)
+    low, high = propagator.symbols.range(logits.form)
     hidden = own.bool()
     if of == "margin":
         least = low.masked_fill(hidden, -torch.inf).amax(-1, keepdim=True)
@@ -145,7 +145,7 @@ class RadiusSearch:
     task: Task
     x: Tensor
     y: Tensor
-    slope: Tensor
+    gradient: Tensor
     ranked: Tensor
     noise: Tensor
 
@@ -156,12 +156,12 @@ class RadiusSearch:
         line minus a square: where a chord between a radius that holds and one that fails comes
         down to zero, the gap does not yet. So a guess there holds, and one a little further fails.
         """
-        gap = self._clean_gap(pairs)
-        low, at_low = self._cheaply(pairs, gap, first)
+        margin = self._clean_margin(pairs)
+        low, at_low = self._cheaply(pairs, margin, first)
         high, at_high = torch.full_like(first, torch.inf), torch.full_like(first, -torch.inf)
         weakest = self.ranked[:, [self.task.k - 1, self.task.k]].clone()
         guess = torch.where(low > 0, (low * STEP).clamp_max(UNBOUNDED), first)
-        done, joint = ~(gap > self.noise), torch.zeros_like(gap, dtype=torch.bool)
+        done, joint = ~(margin > self.noise), torch.zeros_like(margin, dtype=torch.bool)
         best = torch.full(first.shape, -1, device=first.device)
         for look in range(looks):
             # By one way first, the best at the first look; at its limit by all of them together.
@@ -191,44 +191,46 @@ class RadiusSearch:
         that is the best for all pairs of the row, which their first look finds and tells in `best`.
         """
         k, n = pairs.shape
-        gaps = torch.full((len(rows), k, n), -torch.inf, dtype=radius.dtype, device=radius.device)
+        margins = torch.full(
+            (len(rows), k, n), -torch.inf, dtype=radius.dtype, device=radius.device
+        )
         least = torch.full_like(radius, -torch.inf)
         first = (best[rows] == -1) & ~joint
-        for number, way in enumerate(self.task.ways):
+        for number, relaxation in enumerate(self.task.relaxations):
             asked = torch.where(joint | first, ~(least > 0), best[rows] == number)
             at = asked.nonzero().squeeze(-1)
             if not len(at):
                 continue
-            wanted = pairs.expand(len(at), k, n) & ~((gaps[at] > 0) & joint[at, None, None])
-            found = self.gaps(rows[at], radius[at], wanted, way)
+            wanted = pairs.expand(len(at), k, n) & ~((margins[at] > 0) & joint[at, None, None])
+            found = self.margins(rows[at], radius[at], wanted, relaxation)
             found = torch.where(pairs, found, torch.inf)
-            both = torch.maximum(gaps[at], torch.where(wanted, found, -torch.inf))
+            both = torch.maximum(margins[at], torch.where(wanted, found, -torch.inf))
             alone = found.flatten(1).amin(-1)
             better = joint[at] | (alone > least[at]) | (least[at] == -torch.inf)
-            gaps[at[better]] = torch.where(joint[at, None, None], both, found)[better]
-            least[at] = torch.where(pairs, gaps[at], torch.inf).flatten(1).amin(-1)
+            margins[at[better]] = torch.where(joint[at, None, None], both, found)[better]
+            least[at] = torch.where(pairs, margins[at], torch.inf).flatten(1).amin(-1)
             chosen = at[better & first[at]]
             best[rows[chosen]] = number
-        return least, self._closest(rows, gaps, pairs)
+        return least, self._closest(rows, margins, pairs)
 
-    def _closest(self, rows: Tensor, gaps: Tensor, pairs: Tensor) -> Tensor:
+    def _closest(self, rows: Tensor, margins: Tensor, pairs: Tensor) -> Tensor:
         """The pair of features with the least gap: (B, 2)."""
-        closest = torch.where(pairs, gaps, torch.inf).flatten(1).argmin(-1)
+        closest = torch.where(pairs, margins, torch.inf).flatten(1).argmin(-1)
         ranked, n = self.ranked[rows], pairs.shape[1]
         shown = ranked.gather(1, (closest // n)[:, None])
         return torch.cat([shown, ranked.gather(1, (closest % n)[:, None])], -1)
 
-    def _cheaply(self, pairs: Tensor, gap: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    def _cheaply(self, pairs: Tensor, margin: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """A radius at which the pairs are apart by ranges alone, and the least gap there: (B,)."""
-        low, at_low = torch.zeros_like(gap), gap.clone()
-        high, guess = torch.full_like(gap, torch.inf), first.clone()
+        low, at_low = torch.zeros_like(margin), margin.clone()
+        high, guess = torch.full_like(margin, torch.inf), first.clone()
         for _ in range(CHEAP_LOOKS):
-            open_rows = (gap > self.noise) & (low < UNBOUNDED) & ~(high < low * 2)
+            open_rows = (margin > self.noise) & (low < UNBOUNDED) & ~(high < low * 2)
             rows = open_rows.nonzero().squeeze(-1)
             if not len(rows):
                 break
-            gaps = self.gaps(rows, guess[rows], pairs.expand(len(rows), *pairs.shape), RANGES)
-            found = torch.where(pairs, gaps, torch.inf).flatten(1).amin(-1)
+            margins = self.margins(rows, guess[rows], pairs.expand(len(rows), *pairs.shape), RANGES)
+            found = torch.where(pairs, margins, torch.inf).flatten(1).amin(-1)
             held = found > 0
             low[rows[held]], at_low[rows[held]] = guess[rows[held]], found[held]
             high[rows[~held]] = guess[rows[~held]]
@@ -237,31 +239,31 @@ class RadiusSearch:
             guess = torch.where(high < torch.inf, inside, beyond)
         return low, at_low
 
-    def _clean_gap(self, pairs: Tensor) -> Tensor:
+    def _clean_margin(self, pairs: Tensor) -> Tensor:
         """The least gap of the pairs at x itself: (B,)."""
-        return torch.where(pairs, self._clean_gaps(), torch.inf).flatten(1).amin(-1)
+        return torch.where(pairs, self._clean_margins(), torch.inf).flatten(1).amin(-1)
 
-    def _clean_gaps(self) -> Tensor:
+    def _clean_margins(self) -> Tensor:
         """The gap of each pair at x itself, by rank: (B, k, n)."""
-        ranked = self.slope.abs().gather(1, self.ranked)
+        ranked = self.gradient.abs().gather(1, self.ranked)
         return ranked[:, : self.task.k, None] - ranked[:, None]
 
     def precision(self, rows: Tensor, radius: Tensor) -> Tensor:
         """Share of the top k that surely stay there: (B,)."""
-        k, n = self.task.k, self.slope.shape[1]
+        k, n = self.task.k, self.gradient.shape[1]
         wanted = torch.ones(len(rows), k, n, dtype=torch.bool, device=rows.device)
         wanted[:, range(k), range(k)] = False
-        wanted &= self._clean_gaps()[rows] > self.noise[rows, None, None]
+        wanted &= self._clean_margins()[rows] > self.noise[rows, None, None]
         surely = torch.zeros_like(wanted)
-        for way in (RANGES, *self.task.ways):
-            surely |= self.gaps(rows, radius, wanted & ~surely, way) > 0
+        for relaxation in (RANGES, *self.task.relaxations):
+            surely |= self.margins(rows, radius, wanted & ~surely, relaxation) > 0
         # A feature stays if all but k - 1 others are surely below it. And no more can leave than
         # enter: another may enter unless k features are surely above it.
         stays = (surely.sum(-1) >= n - k).sum(-1)
         enters = (surely[:, :, k:].sum(1) < k).sum(-1)
         return torch.maximum(stays, k - enters).clamp_min(0).to(radius) / k
 
-    def gaps(self, rows: Tensor, radius: Tensor, wanted: Tensor, way: str) -> Tensor:
+    def margins(self, rows: Tensor, radius: Tensor, wanted: Tensor, relaxation: str) -> Tensor:
         """Sound lower bounds of |I_i| - |I_j| by rank, as far as `wanted` (B, k, n): (B, k, n).
 
         What is not wanted is minus infinity. A pair that the ranges of its two numbers keep apart
@@ -273,18 +275,18 @@ class RadiusSearch:
         if not len(some):
             return least
         rows, radius, wanted = rows[some], radius[some], wanted[some]
-        ranked, signs = self.ranked[rows], self.slope[rows].sign()
-        form, symbols = self.task.slopes(self.x[rows], self.y[rows], radius, way)
+        ranked, signs = self.ranked[rows], self.gradient[rows].sign()
+        form, symbols = self.task.gradients(self.x[rows], self.y[rows], radius, relaxation)
         low, high = symbols.range(form)
         leading = torch.where(signs > 0, low, -high).gather(1, ranked[:, :k])
         others = torch.maximum(high, -low).gather(1, ranked)
         apart = (leading[:, :, None] - others[:, None]).nan_to_num(nan=-torch.inf)
         example, one, other = (wanted & ~(apart > 0)).nonzero(as_tuple=True)
-        if len(example) and way != RANGES:
+        if len(example) and relaxation != RANGES:
             ours, theirs = ranked[example, one], ranked[example, other]
             known = (low > 0).to(low) - (high < 0).to(low)
             sides = signs[example, ours], known[example, theirs]
-            found = pair_gaps(form, symbols, example, ours, theirs, *sides, radius)
+            found = pair_margins(form, symbols, example, ours, theirs, *sides, radius)
             apart[example, one, other] = found.nan_to_num(nan=-torch.inf)
         least[some] = torch.where(wanted, apart, -torch.inf)
         return least
@@ -305,7 +307,7 @@ def _next(low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int)
     return torch.where(high < torch.inf, between, beyond)
 
 
-def pair_gaps(
+def pair_margins(
     form: AffineForm,
     symbols: Symbols,
     example: Tensor,
@@ -321,13 +323,13 @@ def pair_gaps(
     and |g_j| is that sign times g_j.
     """
     moves = form.moves.permute(1, 2, 0).contiguous()  # (B, n, M)
-    bows = [_Bowed(bow, radius) for bow in symbols.bows]
+    quadratics = [_QuadraticBound(quadratic, radius) for quadratic in symbols.quadratics]
 
     def least(pairs: Tensor, side: Tensor) -> Tensor:
         at, i, j, s = example[pairs], ours[pairs], theirs[pairs], signs[pairs]
         steps = s[:, None] * moves[at, i] - side[:, None] * moves[at, j]  # (P, M)
         centre = s * form.centre[at, i] - side * form.centre[at, j]
-        return _lowest(symbols, bows, at, centre, steps, form.rest[at, i] + form.rest[at, j])
+        return _lowest(symbols, quadratics, at, centre, steps, form.rest[at, i] + form.rest[at, j])
 
     found = []
     for part in torch.arange(len(example), device=example.device).split(PAIRS_AT_ONCE):
@@ -344,7 +346,7 @@ def pair_gaps(
 
 def _lowest(
     symbols: Symbols,
-    bows: "Sequence[_Bowed]",
+    quadratics: "Sequence[_QuadraticBound]",
     at: Tensor,
     centre: Tensor,
     steps: Tensor,
@@ -359,29 +361,29 @@ def _lowest(
     each = torch.minimum(errors * low, errors * high)
     down = each.sum(-1)
     size = centre.abs() + ball - down + rest
-    for bow in bows:
-        place = slice(bow.start - inputs, bow.start - inputs + bow.units)
+    for quadratic in quadratics:
+        place = slice(quadratic.start - inputs, quadratic.start - inputs + quadratic.units)
         plain = each[:, place].sum(-1)
-        bowed = bow.lowest(errors[:, place], at)
-        down = down + (torch.maximum(plain, bowed) - plain)
+        tighter = quadratic.lowest(errors[:, place], at)
+        down = down + (torch.maximum(plain, tighter) - plain)
     slack = (steps.shape[1] + 32) * torch.finfo(centre.dtype).eps * size + TINY
     return centre - ball + down - rest - slack
 
 
-class _Bowed:
+class _QuadraticBound:
     """Errors of activations of the input itself, which cannot all be at their worst at once.
 
     sum_u C_u error_u >= -1/2 w' (sum_u q_u w_u w_u') w, and the largest eigenvalue of such a sum is
     no more than its Frobenius norm, sqrt(q'Kq) with K_uv = (w_u'w_v)^2.
     """
 
-    def __init__(self, bow: QuadraticError, radius: Tensor) -> None:
-        self.start, self.units = bow.start, bow.moves.shape[2]
+    def __init__(self, quadratic: QuadraticError, radius: Tensor) -> None:
+        self.start, self.units = quadratic.start, quadratic.moves.shape[2]
         # Numbers that move with the input alone do so in proportion to the radius.
         widest = int(radius.argmax())
-        per_unit = bow.moves[:, widest] / radius[widest].clamp_min(1e-300)
+        per_unit = quadratic.moves[:, widest] / radius[widest].clamp_min(1e-300)
         self.kernel = (per_unit.T @ per_unit).square()
-        self.low, self.high, self.slack = bow.low, bow.high, bow.slack
+        self.low, self.high, self.slack = quadratic.low, quadratic.high, quadratic.slack
         self.squared = radius.square()
 
     def lowest(self, weights: Tensor, at: Tensor) -> Tensor:
