@@ -31,7 +31,8 @@ from r2et.explainers import (
     integrated_gradients,
     predicted,
 )
-from r2et.integrations import as_captum, captum_explainer, from_quantus, quantus_explain_func
+from r2et.integrations.captum import as_captum, captum_explainer
+from r2et.integrations.quantus import from_quantus, quantus_explain_func
 from refusals import refusal
 
 NO_SLOPES = EnsembleBudget(rounds=2, starts=0, pairs=0, points=32, moves=8)

@@ -476,7 +476,7 @@ def test_one_output_is_measured_as_log_odds(one_output: Any) -> None:
 def test_captum_and_quantus_read_one_output_as_log_odds(one_output: Any) -> None:
     captum = pytest.importorskip("captum.attr")
     one, two, x, y = one_output
-    from r2et.integrations import captum_explainer
+    from r2et.integrations.captum import captum_explainer
 
     for of in SCORES:
         explain = captum_explainer(captum.Saliency, of=of)

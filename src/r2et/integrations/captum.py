@@ -1,33 +1,16 @@
-"""Captum's attributions and Quantus' measures here, our explainers there.
+"""Captum's attributions as explainers of ours, and ours as attributions: `pip install captum`."""
 
-Both are optional: `pip install captum`, `pip install quantus`.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
-from r2et.explainers import (
-    SCORES,
-    Explainer,
-    Form,
-    Quantity,
-    check_inputs,
-    class_logits,
-    gradient,
-    logits_of,
-    predicted,
-    shaped,
-)
-
-Measure = Callable[[nn.Module, Tensor, Tensor], Tensor]
+from r2et.explainers import SCORES, Explainer, Form, Quantity, class_logits, logits_of, shaped
+from r2et.integrations.conversion import described, labels_of, needed, shaped_as
 
 
 def captum_explainer(
@@ -54,8 +37,8 @@ def captum_explainer(
     numbers without a graph; IntegratedGradients, InputXGradient and DeepLift give one that is
     silently wrong. Such an explanation can be measured, and attacked by searches that follow no
     slope: `strong_attack(..., effort=EnsembleBudget(starts=0, pairs=0))`. Whoever asks for its
-    slope is refused, unless a `guide`, an explainer of ours, lends its own: attacks then follow
-    the slope of the guide and are judged by Captum's numbers.
+    slope is refused, unless a `guide`, an explainer of ours, lends its own: attacks then follow the
+    slope of the guide and are judged by Captum's numbers.
     """
     name = getattr(attribution, "__name__", type(attribution).__name__)
 
@@ -66,7 +49,7 @@ def captum_explainer(
         if not isinstance(found, Tensor) or len(found) != len(x):
             raise ValueError(
                 f"an explanation is one tensor of scores for each of {len(x)} examples, but {name} "
-                f"gave {_described(found)}: leave out what makes it return anything else."
+                f"gave {described(found)}: leave out what makes it return anything else."
             )
         scores = shaped(found.detach(), form, groups).to(x.dtype)
         if not torch.is_grad_enabled():
@@ -115,7 +98,7 @@ class _Scored(nn.Module):
 
 def _built(attribution: Any, model: nn.Module, of: Quantity, x: Tensor) -> Any:
     """The attribution for this model and quantity."""
-    _needs("captum")
+    needed("captum", "attr", "log")
     if of not in SCORES:
         raise ValueError(f"an explanation is of {' or '.join(SCORES)}, got {of!r}.")
     if isinstance(attribution, type) or not hasattr(attribution, "attribute"):
@@ -163,7 +146,7 @@ def as_captum(explainer: Explainer, model: nn.Module) -> Any:
     number, else (B, n); without a target the predicted class is explained. It can be wrapped by a
     NoiseTunnel and handed to Captum's metrics.
     """
-    captum = _needs("captum")
+    captum = needed("captum", "attr", "log")
 
     class Explained(captum.attr.Attribution):  # type: ignore[misc, name-defined]
         @captum.log.log_usage()  # type: ignore[untyped-decorator]
@@ -174,120 +157,10 @@ def as_captum(explainer: Explainer, model: nn.Module) -> Any:
             if not isinstance(x, Tensor) or additional_forward_args is not None:
                 raise ValueError(
                     "our explainers take one tensor of inputs and no additional_forward_args, got "
-                    f"{_described(inputs)}."
+                    f"{described(inputs)}."
                 )
-            scores = explainer(model, x, _labels(model, x, target))
-            found = _like(scores, x)
+            scores = explainer(model, x, labels_of(model, x, target))
+            found = shaped_as(scores, x)
             return (found,) if isinstance(inputs, tuple) else found
 
     return Explained(model)
-
-
-def quantus_explain_func(explainer: Explainer) -> Callable[..., NDArray[np.floating]]:
-    """A function as Quantus calls it, explain_func(model, inputs, targets, **kwargs) -> array.
-
-    `explain_func_kwargs` reach our explainer as its own settings, but for the device, which is that
-    of the model.
-    """
-
-    def explain_func(
-        model: nn.Module, inputs: Any, targets: Any, device: Any = None, **kwargs: Any
-    ) -> NDArray[np.floating]:
-        like = next(model.parameters())
-        x = torch.as_tensor(np.asarray(inputs)).to(like)
-        with torch.no_grad():
-            scores = explainer(model, x, _labels(model, x, targets), **kwargs)
-        array: NDArray[np.floating] = _like(scores, x).cpu().numpy()
-        return array
-
-    return explain_func
-
-
-def from_quantus(metric: Any, explainer: Explainer = gradient, **settings: Any) -> Measure:
-    """A measure by one of Quantus' metrics, of our explanations: (model, x, y) -> (B,).
-
-    `metric` is an instance, such as `quantus.MaxSensitivity(disable_warnings=True)`; `settings` go
-    to its call. Metrics that draw do so from NumPy's global stream, as Quantus does.
-    """
-    _needs("quantus")
-    if getattr(metric, "return_aggregate", False):
-        raise ValueError(
-            "a measure is one number for each example, but this metric returns their aggregate: "
-            "build it with return_aggregate=False."
-        )
-
-    def measure(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        check_inputs(model, x, y)
-        # Some metrics refuse rows of a table, and take them as one channel of so many numbers.
-        shown = x[:, None] if x.ndim == 2 else x
-        with eval_mode(model):
-            values = metric(
-                model=_AsQuantusCalls(model, x.shape[1:]),
-                x_batch=shown.detach().cpu().numpy(),
-                y_batch=y.cpu().numpy(),
-                a_batch=None,
-                explain_func=quantus_explain_func(explainer),
-                channel_first=True,
-                device=str(x.device),
-                **settings,
-            )
-        found = np.asarray(values, dtype=object)
-        if found.shape != (len(x),) or not all(np.ndim(each) == 0 for each in found):
-            raise ValueError(
-                f"a measure is one number for each of {len(x)} examples, but "
-                f"{type(metric).__name__} gave {found.shape}: choose a metric of single numbers."
-            )
-        return torch.tensor(found.astype(np.float64), dtype=x.dtype, device=x.device)
-
-    return measure
-
-
-class _AsQuantusCalls(nn.Module):
-    """A model at prediction time that takes inputs of any precision and shape.
-
-    Quantus calls it with numbers in float32, and refuses a model in training mode.
-    """
-
-    def __init__(self, model: nn.Module, shape: Sequence[int]) -> None:
-        super().__init__()
-        self.model, self.shape = model, tuple(shape)
-        self.training = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        like = next(self.model.parameters())
-        return logits_of(self.model, x.reshape(-1, *self.shape).to(like))
-
-
-def _labels(model: nn.Module, x: Tensor, target: Any) -> Tensor:
-    """The class to be explained for each example, the predicted one unless given: (B,)."""
-    if target is None:
-        return predicted(model, x)
-    labels = torch.as_tensor(target, dtype=torch.long, device=x.device)
-    if labels.ndim > 1 or labels.numel() not in (1, len(x)):
-        raise ValueError(
-            f"target must be a class or one for each of {len(x)} examples, got shape "
-            f"{tuple(labels.shape)}."
-        )
-    return labels.expand(len(x))
-
-
-def _like(scores: Tensor, x: Tensor) -> Tensor:
-    """The scores in the shape of the inputs, where there is one for each number of them."""
-    return scores.view_as(x) if scores.numel() == x.numel() else scores
-
-
-def _described(value: Any) -> str:
-    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
-def _needs(package: str) -> Any:
-    """An optional package, refused in one sentence if it is not installed."""
-    try:
-        if package == "captum":
-            import_module("captum.attr")
-            import_module("captum.log")
-        return import_module(package)
-    except ImportError as problem:
-        raise ImportError(
-            f"{package} is not installed ({problem}): pip install {package}."
-        ) from problem

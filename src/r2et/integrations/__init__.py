@@ -1,0 +1,1 @@
+"""Other libraries' explanations and measures here, our explainers there; each loads when used."""
