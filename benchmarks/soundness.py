@@ -32,7 +32,7 @@ def asked(seed: int) -> dict[str, Any]:
     draw = random.Random(seed)
     return {
         "k": draw.randint(1, 5),
-        "norm": draw.choice(("l2", "box")),
+        "norm": draw.choice(("l2", "linf")),
         "of": draw.choice(("probability", "logit", "margin")),
     }
 

@@ -251,7 +251,7 @@ class Attack:
     def size(self, e: Tensor) -> Tensor:
         """How far a move goes in the certificate's norm: (N,)."""
         flat = e.flatten(1)
-        box = self.case.settings.get("norm", "l2") == "box"
+        box = self.case.settings.get("norm", "l2") == "linf"
         return flat.abs().amax(1) if box else flat.norm(dim=1)
 
     def _slope(self, x: Tensor, y: Tensor) -> Tensor:
@@ -322,7 +322,7 @@ class Attack:
     def _within(self, move: Tensor, limit: Tensor) -> Tensor:
         """The nearest move of a size within the limit."""
         limit = limit * INSIDE
-        if self.case.settings.get("norm", "l2") == "box":
+        if self.case.settings.get("norm", "l2") == "linf":
             reach = limit.view(-1, *(1,) * (move.ndim - 1))
             return torch.maximum(torch.minimum(move, reach), -reach)
         return self._resized(move, torch.minimum(self.size(move), limit))
@@ -419,7 +419,7 @@ class Attack:
             self.differentiable = False
             return anyhow
         rise = rise.double() * self.scale.double()
-        if self.case.settings.get("norm", "l2") == "box":
+        if self.case.settings.get("norm", "l2") == "linf":
             rise = rise.sign()
         dead = ~rise.isfinite().flatten(1).all(1) | (rise.flatten(1).abs().amax(1) == 0)
         return torch.where(dead.view(-1, *(1,) * (rise.ndim - 1)), anyhow, rise)
@@ -533,7 +533,7 @@ def nearest_break(attack: Attack, row: int) -> Tensor | None:
     else:
         out = (last.weight[1] - last.weight[0]).detach().double()
     best: Tensor | None = None
-    box = attack.case.settings.get("norm", "l2") == "box"
+    box = attack.case.settings.get("norm", "l2") == "linf"
     for signs in product((1.0, -1.0), repeat=len(at)):
         side = torch.tensor(signs, dtype=torch.float64)
         slope = (out * torch.where(side > 0, 1.0, below)) @ weight

@@ -386,7 +386,7 @@ def _asked(draw: random.Random, start: Shape, model: nn.Module, rows: int) -> di
     classes = model[-1].out_features  # type: ignore[index,union-attr]
     asked: dict[str, Any] = {
         "k": draw.randint(1, min(n - 1, 6)),
-        "norm": draw.choice(("l2", "box")),
+        "norm": draw.choice(("l2", "linf")),
         "of": draw.choice(("probability", "probability", "logit", "margin")),
     }
     if draw.random() < 0.2:
@@ -408,7 +408,7 @@ def small_relu(seed: int, rows: int = 3, **settings: Any) -> Case:
         bend = draw.choice((nn.ReLU(), nn.LeakyReLU(0.1), nn.LeakyReLU(0.5)))
         model = nn.Sequential(nn.Linear(d, hidden), bend, nn.Linear(hidden, 2)).double().eval()
         x = torch.randn(rows, d, dtype=torch.float64)
-    asked = {"k": draw.randint(1, min(d - 1, 3)), "norm": draw.choice(("l2", "box"))}
+    asked = {"k": draw.randint(1, min(d - 1, 3)), "norm": draw.choice(("l2", "linf"))}
     return Case(
         name=f"small network {seed}",
         model=model,

@@ -909,24 +909,24 @@ def test_random_moves_reach_everything_that_is_affordable(surface: bool) -> None
 
 
 def test_with_less_reach_swaps_and_years_become_rarer_but_stay_possible() -> None:
-    far, near = shares(BOTH, reach=1.0, surface=True), shares(BOTH, reach=0.05, surface=True)
+    far, near = shares(BOTH, share=1.0, surface=True), shares(BOTH, share=0.05, surface=True)
     for name in ("job", "loan", "age"):
         assert 0.005 < near[name] < far[name] / 2
     # Smooth moves become shorter instead.
-    offsets = BOTH.offsets(CLEAN[0], 400, stream(0), reach=0.05, surface=True)
+    offsets = BOTH.offsets(CLEAN[0], 400, stream(0), share=0.05, surface=True)
     assert offsets[:, 5].abs().max() <= 0.05 * 100 / 1000
-    assert shares(BOTH, reach=0.05)["debt"] > 0.9
+    assert shares(BOTH, share=0.05)["debt"] > 0.9
 
 
 def test_smooth_moves_cost_what_they_may() -> None:
     smooth = replace(BOTH, choices=(), numbers=(replace(AGE, whole=False), DEBT))
     for reach in (1.0, 0.3):
-        surface = smooth.at(2.0).offsets(CLEAN[0], 200, stream(0), reach=reach, surface=True)
+        surface = smooth.at(2.0).offsets(CLEAN[0], 200, stream(0), share=reach, surface=True)
         torch.testing.assert_close(
             smooth.cost(CLEAN + surface, CLEAN.repeat(200, 1)),
             torch.full((200,), 2 * reach).double(),
         )
-        within = smooth.at(2.0).offsets(CLEAN[0], 200, stream(0), reach=reach)
+        within = smooth.at(2.0).offsets(CLEAN[0], 200, stream(0), share=reach)
         cost = smooth.cost(CLEAN + within, CLEAN.repeat(200, 1))
         assert (cost <= 2 * reach * (1 + 1e-9)).all()
         assert cost.std() > 0.1 * reach
@@ -946,13 +946,13 @@ def test_as_many_choices_are_pushed_as_can_be_paid_for() -> None:
     flags = tuple(Choice(name=f"flag {at}", columns=(at,), swap=1.0) for at in range(20))
     threat = ActionableSet(columns=21, choices=flags, numbers=(replace(AGE, column=20),))
     for radius, reach, many in ((1.0, 1.0, 1), (1.2, 0.5, 0.72), (2.0, 1.0, 4), (9.0, 1.0, 10)):
-        offsets = threat.at(radius).offsets(torch.zeros(21), 4000, stream(0), reach=reach)
+        offsets = threat.at(radius).offsets(torch.zeros(21), 4000, stream(0), share=reach)
         assert (offsets[:, :20] != 0).double().sum(-1).mean().item() == pytest.approx(many, rel=0.1)
 
 
 def test_whole_numbers_alone_always_have_a_direction() -> None:
     threat = ActionableSet(columns=7, numbers=(AGE,), radius=0.2)
-    offsets = threat.offsets(CLEAN[0], 300, stream(0), reach=0.1)
+    offsets = threat.offsets(CLEAN[0], 300, stream(0), share=0.1)
     assert (offsets[:, 4] != 0).all()
     years = offsets[:, 4].abs() * 73
     assert 0 < (years > 0.999).double().mean() < 0.2
@@ -960,7 +960,7 @@ def test_whole_numbers_alone_always_have_a_direction() -> None:
 
 def test_where_only_choices_can_change_no_move_is_without_one() -> None:
     threat = replace(BOTH, numbers=())
-    offsets = threat.offsets(CLEAN[0], 300, stream(0), reach=0.01)
+    offsets = threat.offsets(CLEAN[0], 300, stream(0), share=0.01)
     assert (offsets != 0).any(-1).all()
 
 

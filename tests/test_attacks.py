@@ -23,7 +23,7 @@ from r2et.attacks.goals import distance_goal, ranking_goal, relative
 from r2et.attacks.searches import projected_descent
 from r2et.core.ranking import precision_at_k
 from r2et.explainers import Explainer, gradient, predicted
-from r2et.perturbations import L2Ball, clip, unit
+from r2et.perturbations import L2Ball, unit
 from trained import adult_network
 
 signed_logit = partial(gradient, of="logit", form="signed")
@@ -219,8 +219,8 @@ def test_a_direction_keeps_its_length_of_one(size: float) -> None:
 def test_a_point_inside_is_left_where_it_is() -> None:
     centre = numbers(5, 3)
     near = centre + 0.1 * unit(numbers(5, 3, seed=1))
-    assert torch.equal(clip(near, centre, 0.2), near)
-    moved = clip(near, centre, 0.05)
+    assert torch.equal(L2Ball(radius=0.2).project(near, centre), near)
+    moved = L2Ball(radius=0.05).project(near, centre)
     torch.testing.assert_close(moved, (centre + near) / 2, rtol=0, atol=1e-12)
 
 

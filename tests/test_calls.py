@@ -18,7 +18,6 @@ from closed_form import Linear, numbers, tiny_mlp
 from r2et.actionable import ActionableSet, Number
 from r2et.attacks import ATTACKS, Box, Budget, EnsembleBudget, L2Ball, attack_curve, flip_attack
 from r2et.attacks.comparison import compare_handlers
-from r2et.auditing.region import Surroundings
 from r2et.core.autograd import eval_mode
 from r2et.core.rng import stream
 from r2et.explainers import EXPLAINERS, SCORES, gradient, predicted, slope
@@ -28,7 +27,7 @@ from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import dffot
 from r2et.metrics.statistics import accuracy, auc
 from r2et.models import structured
-from r2et.perturbations import PerturbationSet
+from r2et.perturbations import PERTURBATIONS, PerturbationSet
 from r2et.theory.complexity import estimated_constants
 from refusals import refusal
 from test_attack_contracts import every_attack, small
@@ -258,10 +257,9 @@ def applicant(**choices: Any) -> ActionableSet:
 
 
 KINDS: dict[str, Callable[..., PerturbationSet]] = {
-    "ball": L2Ball,
-    "cube": Box,
-    "l2": partial(Surroundings, reach=torch.ones(6).double()),
-    "box": partial(Surroundings, reach=torch.ones(6).double(), norm="box"),
+    **PERTURBATIONS,
+    "l2, scaled": partial(L2Ball, scale=torch.ones(6).double()),
+    "linf, scaled": partial(Box, scale=torch.ones(6).double()),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -302,7 +300,7 @@ def test_one_radius_is_enough_and_two_are_refused(name: str) -> None:
             return {"budget": Budget(radius=radius, step=1.0, steps=5)}
         return {"radius": radius}
 
-    for kind in (Box, KINDS["l2"]):
+    for kind in (Box, KINDS["l2, scaled"]):
         threats = (kind(), kind(radius=0.3))
         one, other = (effortless(name, threat=each, **by(0.3))(model, x, y) for each in threats)
         alone = effortless(name, threat=kind(radius=0.3))(model, x, y)

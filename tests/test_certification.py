@@ -69,7 +69,7 @@ def test_every_slope_within_the_region_is_within_its_bounds(name: str) -> None:
     model, shape = network(name)
     x, radius = inputs(shape, 4), torch.tensor([0.01, 0.1, 0.5, 2.0], dtype=torch.float64)
     y, program = labels(model, x), record(model, x).program
-    for norm in ("l2", "box"):
+    for norm in ("l2", "linf"):
         region = Region(x=x, radius=radius, norm=norm)
         propagator, logits = propagate(program, region, most=256)
         low, high = propagator.symbols.range(logits.form)
@@ -227,7 +227,7 @@ def test_a_box_holds_its_corners() -> None:
     model, shape = network("softplus")
     x = inputs(shape, 10)
     y = labels(model, x)
-    found = certify(model, x, k=K, norm="box")
+    found = certify(model, x, k=K, norm="linf")
     mask = top_k_mask(signed_gradient(model, x.clone().requires_grad_(), y).detach().abs(), K)
     for seed in range(200):
         corner = x + 0.999 * found.radius[:, None] * numbers(*x.shape, seed=seed).sign()

@@ -2,16 +2,12 @@
 
 import copy
 import inspect
-import math
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 from torch import Tensor, nn
 
 from closed_form import Linear, numbers, tiny_mlp
@@ -38,8 +34,6 @@ from refusals import refusal
 
 THREATS: dict[str, Any] = {"ball": L2Ball, "cube": Box}
 every_threat = pytest.mark.parametrize("kind", THREATS.values(), ids=THREATS)
-FREE = torch.tensor([True, False, True, True, False])
-masks = pytest.mark.parametrize("free", [None, FREE], ids=["all", "some"])
 
 
 def moves_of(points: Tensor, centre: Tensor) -> list[list[Fraction]]:
@@ -56,142 +50,6 @@ def inside(kind: Any, points: Tensor, centre: Tensor, radius: float) -> bool:
     return all(
         sum(move**2 for move in row) <= Fraction(radius) ** 2 for row in moves_of(points, centre)
     )
-
-
-# --- the threats themselves ---
-
-
-@every_threat
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_what_is_projected_is_admissible(kind: Any, data: st.DataObject) -> None:
-    dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
-    # Steps of 1e-3: squares of the smallest numbers underflow, and with them a length.
-    number = st.integers(-3000, 3000).map(lambda thousandths: thousandths / 1000)
-    rows = st.lists(st.lists(number, min_size=5, max_size=5), min_size=1, max_size=3)
-    centre = torch.tensor(data.draw(rows), dtype=dtype)
-    points = centre + data.draw(st.sampled_from([1e-3, 1.0, 50.0])) * torch.tensor(
-        data.draw(st.lists(st.lists(number, min_size=5, max_size=5), min_size=1, max_size=1))
-    ).to(dtype)
-    radius = data.draw(st.sampled_from([0.0, 1e-9, 5 / 255, 0.7, 4.0]))
-    bounds = data.draw(st.sampled_from([None, (-0.6, 0.6), (torch.zeros(5), 2.0)]))
-    free = data.draw(st.sampled_from([None, FREE]))
-    threat = kind(radius=radius, bounds=bounds, free=free)
-    found = threat.project(points, centre)
-    assert found.dtype == dtype
-    assert found.isfinite().all()
-    assert inside(kind, found, centre, radius)
-    # Where the clean number lies outside its bounds, it goes no further.
-    given = (-torch.inf, torch.inf) if bounds is None else bounds
-    low, high = (torch.as_tensor(each, dtype=dtype) for each in given)
-    assert (found >= torch.minimum(low, centre)).all()
-    assert (found <= torch.maximum(high, centre)).all()
-    if free is not None:
-        assert torch.equal(found[:, ~free], centre[:, ~free])
-    again = threat.project(found, centre)
-    if kind is Box:
-        assert torch.equal(again, found)
-    else:
-        torch.testing.assert_close(again, found)
-    assert torch.equal(threat.relax(points, centre), found)
-    # A point well inside is left where it is.
-    near = centre + 0.3 * (found - centre)
-    if bounds is None and radius >= 5 / 255:
-        assert torch.equal(threat.project(near, centre), near)
-
-
-def test_a_cube_is_reached_to_its_sides() -> None:
-    centre = torch.tensor([[0.5, 0.95, -0.5, 2.0]], dtype=torch.float64)
-    far = centre + torch.tensor([[9.0, 9.0, 0.05, -9.0]], dtype=torch.float64)
-    found = Box(radius=0.1, bounds=(0.0, 1.0)).project(far, centre)
-    # To its side, to a bound before that, free within a bound that was broken, back from another.
-    expected = torch.tensor([[0.6, 1.0, -0.45, 1.9]], dtype=torch.float64)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
-
-
-@every_threat
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_bounds_are_met_in_the_format_of_the_input(kind: Any, dtype: torch.dtype) -> None:
-    # Neither is a number of single precision; by way of it 0.6 would become more.
-    centre = torch.zeros(1, 2, dtype=dtype)
-    for bounds in ((-0.7, 0.6), tuple(torch.tensor([-0.7, 0.6], dtype=torch.float64))):
-        far = torch.tensor([[-9.0, 9.0]], dtype=dtype)
-        found = kind(radius=3.0, bounds=bounds).project(far, centre)
-        assert found.tolist() == torch.tensor([[-0.7, 0.6]], dtype=dtype).tolist()
-
-
-@every_threat
-@masks
-def test_the_steepest_move_is_the_best_of_cost_one(kind: Any, free: Tensor | None) -> None:
-    threat = kind(radius=1.0, free=free)
-    slope = numbers(6, 5)
-    slope[1, 0], slope[2] = 0.0, 0.0
-    move = threat.steepest(slope)
-    counted = slope if free is None else slope * free
-    reached = (move * slope).sum(-1)
-    dual = counted.abs().sum(-1) if kind is Box else counted.norm(dim=-1)
-    torch.testing.assert_close(reached, dual)
-    cost = threat.cost(move, torch.zeros_like(move))
-    torch.testing.assert_close(cost, (counted != 0).any(-1).double())
-    others = threat.offsets(slope[0], 500, stream(0, "test"), surface=True)
-    assert (others @ slope.T <= dual + 1e-12).all()
-    if free is not None:
-        assert not move[:, ~free].any()
-    if kind is L2Ball:
-        tiny = threat.steepest(slope * 1e-200)  # squares of such slopes underflow
-        torch.testing.assert_close(tiny, move)
-
-
-@every_threat
-@masks
-@pytest.mark.parametrize("reach", [1.0, 0.3])
-def test_random_moves_cost_what_they_may(kind: Any, free: Tensor | None, reach: float) -> None:
-    threat, like = kind(radius=0.5, free=free), torch.empty(5, dtype=torch.float64)
-    on = threat.offsets(like, 400, stream(0, "test"), reach=reach, surface=True)
-    within = threat.offsets(like, 400, stream(0, "test"), reach=reach)
-    assert on.shape == within.shape == (400, 5)
-    nothing = torch.zeros_like(on)
-    torch.testing.assert_close(threat.cost(on, nothing), torch.full((400,), reach / 2).double())
-    assert (threat.cost(within, nothing) <= reach / 2).all()
-    counted = torch.ones(5, dtype=torch.bool) if free is None else free
-    assert on[:, counted].all()
-    assert not on[:, ~counted].any()
-    assert not within[:, ~counted].any()
-    if kind is Box:
-        assert set(on[:, counted].abs().unique().tolist()) == {reach / 2}
-        assert len(on.unique(dim=0)) == 2 ** int(counted.sum())  # every corner
-        drawn = within[:, counted].flatten() / reach + 0.5
-    else:
-        # The length of a uniform point of a ball of m dimensions, to the power m, is uniform.
-        drawn = (2 * within.norm(dim=-1) / reach).pow(int(counted.sum()))
-    assert stats.kstest(drawn.numpy(), "uniform").pvalue > 0.01
-    assert on.mean(0).abs().max() < 0.1 * reach
-    # Projecting changes none of them: a random start is where it was drawn.
-    centre = numbers(1, 5).expand(400, 5)
-    torch.testing.assert_close(threat.project(centre + reach * on, centre), centre + reach * on)
-
-
-def test_costs_and_lengths_by_hand() -> None:
-    centre = torch.tensor([[0.0, 1.0], [2.0, 2.0]], dtype=torch.float64)
-    points = torch.tensor([[3.0, -3.0], [2.0, 1.5]], dtype=torch.float64)
-    assert Box().cost(points, centre).tolist() == [4.0, 0.5]
-    assert L2Ball().cost(points, centre).tolist() == [5.0, 0.5]
-    like = torch.empty(2, 3)
-    assert Box(radius=0.5).length(like) == pytest.approx(0.5 * math.sqrt(6))
-    some = Box(radius=0.5, free=torch.tensor([[True, False, True], [True, True, False]]))
-    assert some.length(like) == 1.0
-    assert L2Ball(radius=0.5, free=some.free).length(like) == 0.5
-    smaller = some.at(0.25)
-    assert (smaller.radius, smaller.free) == (0.25, some.free)
-    bounded = Box(bounds=(0.0, 1.0)).at(2.0)
-    assert (bounded.radius, bounded.bounds) == (2.0, (0.0, 1.0))
-
-
-@pytest.mark.parametrize("radius", [-1.0, float("inf"), float("nan")])
-def test_a_radius_that_is_none_is_refused(radius: float) -> None:
-    told = refusal(lambda: Box(radius=radius))
-    assert told == f"the radius of a cube must be >= 0 and finite, got {radius}."
-    assert "the radius of a ball must be" in refusal(lambda: L2Ball(radius=radius))
 
 
 # --- attacks within a cube ---

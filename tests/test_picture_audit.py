@@ -19,7 +19,6 @@ from r2et.auditing import (
     source_for,
     usual_settings,
 )
-from r2et.auditing.region import Surroundings
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.ranking import precision_at_k
 from r2et.data import Collection
@@ -69,7 +68,7 @@ def test_the_reasons_of_pictures_are_audited() -> None:
     found = audit(model, pictures(), k=4, tolerance=tolerance, effort=QUICK)
     record = found.record
     assert record["data"]["kind"] == "picture"
-    assert record["settings"]["norm"] == "box"
+    assert record["settings"]["norm"] == "linf"
     assert len(record["data"]["features"]) == 20  # the channels of a pixel count together
     assert record["data"]["features"][5]["name"] == "row 2, column 2"
     assert found.counts["broken"] > 0
@@ -174,14 +173,6 @@ def test_what_does_not_fit_is_refused() -> None:
     }
     for words, call in calls.items():
         assert words in refusal(call)
-
-
-def test_bounds_are_left_only_by_what_begins_outside() -> None:
-    reach = torch.ones(2, dtype=torch.float64)
-    region = Surroundings(radius=1.0, reach=reach, norm="box", bounds=(0 * reach, reach))
-    centre = torch.tensor([[0.9, -0.5]], dtype=torch.float64)
-    moved = region.project(centre + torch.tensor([[5.0, -5.0]]), centre)
-    assert moved.tolist() == [[1.0, -0.5]]
 
 
 def collection(pairs: bool) -> Collection:

@@ -320,15 +320,15 @@ class ActionableSet:
         count: int,
         generator: torch.Generator,
         *,
-        reach: float = 1.0,
+        share: float = 1.0,
         surface: bool = False,
     ) -> Tensor:
         """Random moves, to be projected: (count, d).
 
-        Numbers move by at most `reach` radii together, whole ones then rounded up or down by
-        chance. Some choices are pushed all the way to a random value: a change of job has no small
-        version, it only becomes rarer with `reach`. Where the radius buys none of this, the moves
-        are smooth ones in all columns, of which `relax` can make use.
+        Numbers move by at most this `share` of the radius together, whole ones then rounded up or
+        down by chance. Some choices are pushed all the way to a random value: a change of job has
+        no small version, it only becomes rarer with `share`. Where the radius buys none of
+        this, the moves are smooth ones in all columns, of which `relax` can make use.
         """
         if like.shape != (self.columns,):
             raise ValueError(
@@ -344,7 +344,7 @@ class ActionableSet:
         moves = torch.zeros(count, self.columns, dtype=torch.float64)
         if len(smooth):
             weight = hull.square[smooth].sqrt()
-            drawn = ball_offsets(weight, reach * self.radius, count, generator, surface=surface)
+            drawn = ball_offsets(weight, share * self.radius, count, generator, surface=surface)
             moves[:, smooth] = drawn / weight
         for number in numbers:
             if number.whole:
@@ -354,7 +354,7 @@ class ActionableSet:
                 # Less than a unit stays what it was: `relax` can make use of it.
                 moves[:, number.column] = torch.where(units == 0, move, units / number.width)
         if choices:
-            _push(moves, choices, generator, reach, self.radius, always=not numbers)
+            _push(moves, choices, generator, share, self.radius, always=not numbers)
         return moves.to(like)
 
     def cost(self, points: Tensor, centre: Tensor) -> Tensor:
@@ -370,7 +370,7 @@ class ActionableSet:
         stuck = ((move != 0) & ~self._free(centre)).any(-1)
         return torch.where(stuck, torch.inf, squares.sum(-1).sqrt()).to(points.dtype)
 
-    def length(self, like: Tensor) -> float:
+    def longest_move(self, like: Tensor) -> float:
         """The radius, in which prices are told."""
         return self.radius
 
@@ -627,14 +627,14 @@ def _push(
     moves: Tensor,
     choices: Sequence[Choice],
     generator: torch.Generator,
-    reach: float,
+    share: float,
     radius: float,
     *,
     always: bool,
 ) -> None:
     """Add pushes towards random values to some choices of each move, in place.
 
-    As many as the radius can pay for on average, but not fewer than one, times `reach`. They lean
+    As many as the radius can pay for on average, but not fewer than one, times `share`. They lean
     by 0 to 2, a swap that was made before by 1: either may be kept by a projection. With `always`
     no move is without one.
     """
@@ -642,7 +642,7 @@ def _push(
         (3, len(moves), len(choices)), generator=generator, dtype=torch.float64
     )
     affordable = (radius / _float64(choice.swap for choice in choices)[:, 0]).square()
-    likely = (reach * affordable.clamp(min=1.0) / len(choices)).clamp(max=0.5)
+    likely = (share * affordable.clamp(min=1.0) / len(choices)).clamp(max=0.5)
     pushed = drawn < likely
     if always:
         pushed = pushed.scatter(-1, (drawn / likely).argmin(-1, keepdim=True), True)

@@ -107,7 +107,7 @@ def strong_attack(
 
     def attack(model: nn.Module, x: Tensor, y: Tensor, until: float) -> AttackResult:
         best = BestSoFar(model, explain, x, y, k, within, outputs)
-        sharpness = [rho / (within.length(one_of(x)) or 1.0) for rho in effort.sharpness]
+        sharpness = [rho / (within.longest_move(one_of(x)) or 1.0) for rho in effort.sharpness]
         guides = {
             scaled: _guides(model, explain, x, sharpness, scaled, itself=effort.itself)
             for scaled in (True, False)
@@ -265,8 +265,8 @@ def _starts(
     best: BestSoFar, x: Tensor, copies: int, even: int, number: int, generator: torch.Generator
 ) -> Tensor:
     """Where descents begin, at random or near the best so far, classes kept: (S x B, ...)."""
-    reach, middle = (1.0, x) if number == 0 else (HOP, best.x)
-    moves = best.threat.offsets(one_of(x), copies, generator, reach=reach, surface=True)
+    share, middle = (1.0, x) if number == 0 else (HOP, best.x)
+    moves = best.threat.offsets(one_of(x), copies, generator, share=share, surface=True)
     moves[: min(even, 1)] = 0
     centre = repeated(x, copies)
     begin = best.threat.relax((middle + moves[:, None]).flatten(0, 1), centre)
@@ -336,5 +336,5 @@ def _random_points(best: BestSoFar, x: Tensor, points: int, generator: torch.Gen
 def _random_moves(best: BestSoFar, x: Tensor, moves: int, generator: torch.Generator) -> None:
     """Random moves from the best input so far, shorter and shorter."""
     for number in range(moves):
-        reach = shrinking(number / moves, first=0.5, last=0.02)
-        best.offer(best.x + best.threat.offsets(one_of(x), 1, generator, reach=reach, surface=True))
+        share = shrinking(number / moves, first=0.5, last=0.02)
+        best.offer(best.x + best.threat.offsets(one_of(x), 1, generator, share=share, surface=True))

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from r2et.attacks import EnsembleBudget, attack_curve, flip_attack, strong_attack
 from r2et.auditing.models import model_digest
-from r2et.auditing.region import Surroundings
 from r2et.auditing.tables import Columns
 from r2et.certification import Certificate, RecordedModel, certify, record
 from r2et.certification.affine import Norm
@@ -37,6 +36,7 @@ from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.thickness import thickness
 from r2et.models.smoothing import softened
+from r2et.perturbations import PERTURBATIONS
 from r2et.preflight import Finding, repair, validate
 
 ATTACKS = ("strong", "none")
@@ -86,7 +86,7 @@ class AuditSettings:
         for what, word, known in (
             ("attack", self.attack, ATTACKS),
             ("radii", self.radii, RADII),
-            ("norm", self.norm, ("l2", "box")),
+            ("norm", self.norm, PERTURBATIONS),
             ("explained quantity", self.explained, tuple(SCORES)),
         ):
             if word not in known:
@@ -269,8 +269,8 @@ def made_ready(
 
 def _moved(x: Tensor, columns: Columns, settings: AuditSettings) -> Tensor:
     """Neighbours of pictures: on a ground all of one shade, every pooling layer has a kink."""
-    region = Surroundings(norm=settings.norm, reach=columns.reach, bounds=columns.bounds)
-    region = region.at(settings.tolerance)
+    kind = PERTURBATIONS[settings.norm]
+    region = kind(radius=settings.tolerance, scale=columns.reach, bounds=columns.bounds)
     moves = region.offsets(x[0], len(x), stream(settings.seed, "preflight"))
     return region.project(x + moves, x)
 
@@ -371,7 +371,7 @@ class Auditor:
         weights = subject.model.parameters()
         self.device = next((each.device for each in weights), torch.device("cpu"))
         self.reach = columns.reach.to(self.device)
-        self.region = Surroundings(norm=settings.norm, reach=self.reach, bounds=columns.bounds)
+        self.region = PERTURBATIONS[settings.norm](scale=self.reach, bounds=columns.bounds)
 
     def judge(self, x: Tensor, measured: int) -> Judged:
         """What there is to know about the decisions on x; costly measures of the first rows."""
@@ -559,7 +559,7 @@ class Auditor:
         shortest, nearest = torch.full_like(x[:, 0], torch.inf), x.clone()
         for place in found:
             for further in BEYOND:
-                at = self.region.at(torch.inf).project(x + (1 + further) * (place - x), x)
+                at = self.region.confine(x + (1 + further) * (place - x), x)
                 seen = self.explained(at, y)
                 ranked = seen.slopes.abs().gather(1, seen.ranked)
                 sure = ranked[:, k - 1] - ranked[:, k] > MARGIN * ranked[:, k - 1]
@@ -580,7 +580,7 @@ class Auditor:
             model,
             x,
             y,
-            x + moves[:, None] if region.bounds is None else region.project(x + moves[:, None], x),
+            torch.stack([region.confine(x + move, x) for move in moves]),
             explain=self.explain,
             k=settings.k,
             variant="probability",

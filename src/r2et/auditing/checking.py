@@ -29,7 +29,6 @@ from r2et.auditing.auditor import (
     made_ready,
 )
 from r2et.auditing.models import model_digest
-from r2et.auditing.region import Surroundings
 from r2et.auditing.tables import Chunk
 from r2et.certification import certify
 from r2et.core.files import write_text
@@ -37,6 +36,7 @@ from r2et.core.one_hot import gauge_free
 from r2et.core.ranking import order, precision_at_k
 from r2et.core.rng import stream
 from r2et.explainers import slope
+from r2et.perturbations import PERTURBATIONS, NormBall
 
 FILE = "contradiction.json"
 SCHEMA = "r2et-contradiction/1"
@@ -171,29 +171,29 @@ def _strongest(judge: Auditor, clean: Explained, rows: Tensor, radius: float) ->
     )(judge.subject.model, clean.x[rows], clean.y[rows]).x
 
 
-def _to_length(region: Surroundings, place: Tensor, x: Tensor, lengths: Tensor) -> Tensor:
+def _to_length(region: NormBall, place: Tensor, x: Tensor, lengths: Tensor) -> Tensor:
     """The inputs moved along their way from x until their cost is a length of their own: (b, d)."""
     cost = region.cost(place, x).clamp_min(torch.finfo(x.dtype).tiny)
     moved = x + (lengths / cost)[:, None] * (place - x)
-    return region.at(torch.inf).project(torch.where(place == x, x, moved), x)
+    return region.confine(torch.where(place == x, x, moved), x)
 
 
 def _points(judge: Auditor, x: Tensor, lengths: Tensor, chunk: Chunk) -> list[Tensor]:
     """Random inputs within lengths of their own, on their border and in corners: (b, d) each."""
     count = POINTS if judge.columns.look is None else POINTS // 8
     draw = stream(judge.settings.seed, "check points", str(chunk.rows[0]))
-    unit, whole = judge.region.at(1.0), judge.region.at(torch.inf)
-    inner = unit.offsets(x[0], count // 2, draw)
-    border = unit.offsets(x[0], count // 2, draw, surface=True)
+    unit = judge.region.at(1.0)
+    inner, outer, corners = unit.offsets(x[0], count, draw).tensor_split(
+        (count // 2, 3 * count // 4)
+    )
+    border = outer / unit.cost(outer, torch.zeros_like(outer))[:, None]
     # Corners of a box, and of as many features of a ball as chance has.
-    corners = border[: len(border) // 2].sign() * unit.reach.to(x)
-    if unit.norm == "l2":
-        several = torch.rand(corners.shape, generator=draw).to(x) < 0.3
-        corners = torch.where(several, corners, 0.0)
-        free = (unit.reach > 0).sum().clamp_min(1)
-        corners = corners / (corners != 0).sum(-1, keepdim=True).clamp(1, int(free)).sqrt()
-    moves = torch.cat([inner, border[len(border) // 2 :], corners])
-    return [whole.project(x + lengths[:, None] * move, x) for move in moves]
+    corners = corners.sign() * judge.reach
+    if unit.norm != "linf":
+        corners = torch.where(torch.rand(corners.shape, generator=draw).to(x) < 0.3, corners, 0.0)
+        corners = corners / unit.cost(corners, torch.zeros_like(corners)).clamp_min(1)[:, None]
+    moves = torch.cat([inner, border, corners])
+    return [unit.confine(x + lengths[:, None] * move, x) for move in moves]
 
 
 def _contradiction(
@@ -270,9 +270,8 @@ def replay(path: str | Path, model: nn.Module) -> Replayed:
     with torch.no_grad():
         slopes = gauge_free(slope(exact, x, y, settings["explained"]), one_hot)
     tops = order(slopes.abs())[:, : settings["k"]].tolist()
-    region = Surroundings(
-        norm=settings["norm"], reach=torch.tensor(record["reach"], dtype=torch.float64)
-    )
+    reach = torch.tensor(record["reach"], dtype=torch.float64)
+    region = PERTURBATIONS[settings["norm"]](scale=reach)
     distance = float(region.cost(x[1:], x[:1]))
     proved = certify(
         exact,
@@ -282,7 +281,7 @@ def replay(path: str | Path, model: nn.Module) -> Replayed:
         of=settings["explained"],
         one_hot=one_hot,
         norm=settings["norm"],
-        scale=region.reach,
+        scale=reach,
         epsilons=(distance,),
     )
     radius = max(float(proved.radius), distance * bool(proved.precision[0, 0] == 1))

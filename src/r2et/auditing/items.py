@@ -240,7 +240,7 @@ class Items:
             k=max(1, min(SHOWN, features // 4)),
             tolerance=lengths[-1],
             epsilons=tuple(lengths),
-            norm="box",
+            norm="linf",
             effort=EFFORT,
             radii="none",
             measured=MEASURED,

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Norm = Literal["l2", "box"]
+Norm = Literal["l2", "linf"]
 
 TINY = 1e-300
 """More than what an operation loses of numbers too small for float64."""
@@ -151,7 +151,7 @@ class Symbols:
         """How far the input's symbols can carry numbers: (B, *S)."""
         if form.reach is None:
             own = form.moves[: self.inputs]
-            box = self.norm == "box"
+            box = self.norm == "linf"
             reach = own.abs().sum(0) if box else torch.linalg.vector_norm(own, dim=0)
             object.__setattr__(form, "reach", reach)  # known from now on, and nothing else changes
         assert form.reach is not None

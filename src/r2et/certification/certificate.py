@@ -60,7 +60,7 @@ def certify(
 
     The model is recorded and compared with its recording first: `record` does so once for several
     calls. y is the explained class, the predicted one unless given. The region is the l2 ball, or
-    with norm "box" the cube, around x, each feature measured in its `scale`: one of scale 0 cannot
+    with norm "linf" the cube, around x, each feature measured in its `scale`: one of scale 0 cannot
     change. Bounds are computed in float64 and rounded outwards. Radii are sought from below, to one
     percent if `steps` looks suffice: 16 unless given, 1 for inputs of more than 256 numbers, whose
     order is bounded in a cheaper way; without `radii` they are NaN and only the precisions at
@@ -117,7 +117,7 @@ def _check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
 
 
 def _check_settings(epsilons: Sequence[float], scale: Tensor | None, x: Tensor, norm: str) -> None:
-    if norm not in ("l2", "box"):
+    if norm not in ("l2", "linf"):
         raise ValueError(f"a region is an l2 ball or a box, got {norm!r}.")
     if any(not 0 <= each < torch.inf for each in epsilons):
         raise ValueError(f"epsilons must be finite and >= 0, got {list(epsilons)}.")

@@ -145,7 +145,7 @@ def _apart(
     """Whether logits or slopes lie outside of what the rules give within the radius: (N,)."""
     with torch.no_grad():
         wide = radius * (1 + x.flatten(1).abs().amax(-1))
-        region = Region(x=x, radius=wide, norm="box", followed=False)
+        region = Region(x=x, radius=wide, norm="linf", followed=False)
         propagator, value = propagate(program, region, 0)
         form, symbols = propagator.back(AffineForm.constant(signal), value, "flat")
         outside = [

@@ -355,7 +355,7 @@ def _lowest(
     """Least value of single numbers given by centre (P,), moves (P, M) and rest (P,)."""
     inputs = symbols.inputs
     own, errors = steps[:, :inputs], steps[:, inputs:]
-    ball = own.abs().sum(-1) if symbols.norm == "box" else own.norm(dim=-1)
+    ball = own.abs().sum(-1) if symbols.norm == "linf" else own.norm(dim=-1)
     count = errors.shape[1]
     low, high = symbols.low[:count].T[at], symbols.high[:count].T[at]
     each = torch.minimum(errors * low, errors * high)

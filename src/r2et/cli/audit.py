@@ -74,8 +74,8 @@ def audit_command(
     norm: Annotated[
         str | None,
         typer.Option(
-            help="l2 (length over all inputs together) or box (each input alone). Unless given, l2 "
-            "for tables and box for others."
+            help="l2 (length over all inputs together) or linf (each input alone). Unless given, "
+            "l2 for tables and linf for others."
         ),
     ] = None,
     attack: Annotated[

@@ -17,11 +17,9 @@ from r2et.attacks import (
     ActionableSet,
     Attack,
     AttackResult,
-    Box,
     Budget,
     Curve,
     EnsembleBudget,
-    L2Ball,
     PerturbationSet,
     Rule,
     applicant_threat,
@@ -53,11 +51,10 @@ from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean
 from r2et.metrics.thickness import explained, gaussian, thickness
 from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
-from r2et.perturbations import UNSAID, one_of
+from r2et.perturbations import PERTURBATIONS, UNSAID, one_of
 from r2et.preflight import PROBES, Finding, cleared, in_words
 
 EVALUATED = ("er", "mse", "strong")
-THREATS: dict[str, type[L2Ball] | type[Box]] = {"l2": L2Ball, "linf": Box}
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 APPLICANT = "applicant"
 PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
@@ -115,7 +112,7 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         """Refuse settings under which nothing can be measured."""
         for word, words in (
-            (self.norm, THREATS),
+            (self.norm, PERTURBATIONS),
             (self.handler, HANDLERS),
             (self.dtype, DTYPES),
         ):
@@ -317,7 +314,7 @@ def looked_at(
 
 def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> Task:
     """What an evaluation attacks on data of this kind."""
-    kind, dataset = THREATS[settings.norm], split.dataset
+    kind, dataset = PERTURBATIONS[settings.norm], split.dataset
     if not isinstance(dataset, Collection):
         return Task(explain=explain, threat=kind())
     inner = explain.func if isinstance(explain, partial) else explain

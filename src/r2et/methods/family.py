@@ -14,7 +14,7 @@ from r2et.methods.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.methods.method import BatchContext, Method, Penalty
 from r2et.methods.neighbours import neighbour, odds_saliency
 from r2et.models.smoothing import with_softplus
-from r2et.perturbations import Box, L2Ball, unit
+from r2et.perturbations import PERTURBATIONS, unit
 
 
 def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -93,7 +93,6 @@ def estimated_bend(
 
 
 By = Literal["slope", "direction"]
-SHAPES: dict[str, type[L2Ball] | type[Box]] = {"l2": L2Ball, "linf": Box}
 
 
 def _gap_along(
@@ -194,12 +193,12 @@ def r2et(
             f"of the gradient and a stride > 0, got {by!r} and {stride}."
         )
 
-    if norm not in SHAPES or radius < 0 or steps < 0 or (radius and by != "slope"):
+    if norm not in PERTURBATIONS or radius < 0 or steps < 0 or (radius and by != "slope"):
         raise ValueError(
-            f"the gap at a neighbour needs a norm of {tuple(SHAPES)}, radius >= 0, steps >= 0 and "
-            f"by = 'slope', got {norm!r}, {radius}, {steps} and {by!r}."
+            f"the gap at a neighbour needs a norm of {tuple(PERTURBATIONS)}, radius >= 0, "
+            f"steps >= 0 and by = 'slope', got {norm!r}, {radius}, {steps} and {by!r}."
         )
-    threat = SHAPES[norm](radius=radius)
+    threat = PERTURBATIONS[norm](radius=radius)
     penalties: list[tuple[str, float, Penalty]] = []
     if thickness:
         at_x = thinness if by == "slope" else thinness_along

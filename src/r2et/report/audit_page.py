@@ -84,7 +84,7 @@ def audit_html(audit: Record) -> str:
         decisions=[told(audit, each) for each in decisions[:TOLD]],
         decision_count=len(decisions),
         kind=audit["data"].get("kind", ""),
-        box=settings["norm"] == "box",
+        box=settings["norm"] == "linf",
         drawings={
             number: Markup(decision_map(each["drawing"]))
             for number, each in enumerate(decisions)
