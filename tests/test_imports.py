@@ -49,6 +49,15 @@ def test_nothing_heavy_is_imported_before_it_is_needed(words: tuple[str, ...]) -
     assert not imported(*words)[0] & HEAVY
 
 
+def test_a_part_imports_no_more_than_it_needs() -> None:
+    code = (
+        "import json, sys, r2et.attacks, r2et.certification, r2et.experiments.execution;"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(json.loads(done.stdout)) & (HEAVY - {"torch", "pandas"})
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array, check_random_state, check_X_y
@@ -66,6 +64,9 @@ from r2et.models.building import bounded
 from r2et.preflight import PROBES, cleared, in_words
 from r2et.training.trainer import SCHEDULES, FitSettings, Score, load, recipe_of, save, sizes_in
 from r2et.training.trainer import fit as train
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 By = Literal["feature", "column"]
 
@@ -662,8 +663,11 @@ def method_of(plan: Mapping[str, Any]) -> Method:
     return method if plan["network"]["inputs"] > 1 else replace(method, penalties=(), perturb=None)
 
 
-def fabric_on(device: str | None) -> Fabric:
+def fabric_on(device: str | None) -> "Fabric":
     """Where training takes place: on the device named, or on a GPU if there is one."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
     if device is None:
         return Fabric(accelerator="auto", devices=1)
     try:

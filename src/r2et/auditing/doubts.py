@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from r2et.auditing.tables import Chunk, Columns, Source
@@ -108,6 +107,8 @@ def _identifies(name: str, values: Floats, columns: Columns, numbers: list[int])
 
 def _tells(values: Floats, y: Codes) -> str | None:
     """How an attribute tells the class of every row, None if it does not."""
+    from sklearn.metrics import roc_auc_score
+
     counts = np.unique(y, return_counts=True)[1]
     if len(y) < LEAST or len(counts) < 2 or counts.min() < LEAST_OF_CLASS:
         return None
@@ -161,6 +162,8 @@ def doubts_of_order(
 
 def _area(logits: Tensor, y: Codes) -> float:
     """Mean AUC of the classes that occur, each against all others."""
+    from sklearn.metrics import roc_auc_score
+
     wanted = [1] if logits.shape[1] == 2 else [*np.unique(y)]
     shares = torch.log_softmax(logits.double(), -1).cpu().numpy()
     if logits.shape[1] == 2:

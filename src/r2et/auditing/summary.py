@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import roc_auc_score
 
 from r2et.auditing.auditor import VERDICTS, AuditSettings
 from r2et.auditing.formatting import MEASURES
@@ -156,6 +155,8 @@ class Tally:
         }
 
     def _auc(self) -> float | None:
+        from sklearn.metrics import roc_auc_score
+
         labels = np.array(self.labels)
         present = [each for each in range(len(self.classes)) if (labels == each).any()]
         if len(present) < 2:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from joblib.externals.loky import ProcessPoolExecutor
 
 from r2et.core.files import append_rows, clear_aside, held, read_rows, write_aside, write_text
 from r2et.core.naming import nearest
@@ -185,7 +184,7 @@ class Local:
         self.running: dict[Future[Any], str] = {}
         self.numbers = count()
         self.threads = torch.get_num_threads()
-        self.executor: ProcessPoolExecutor | None = None
+        self.executor: Any = None
 
     def __enter__(self) -> "Local":
         """Begin; no process is started before there is a unit."""
@@ -207,6 +206,8 @@ class Local:
             _, _, name, unit, arguments = heapq.heappop(self.waiting)
             return name, alone(unit, *arguments)
         if self.executor is None:
+            from joblib.externals.loky import ProcessPoolExecutor
+
             self.executor = ProcessPoolExecutor(max_workers=self.jobs)
         try:
             # No more than can run: what becomes urgent meanwhile need not queue behind the rest.

@@ -1,7 +1,6 @@
 """Agreement of two explanations of the same examples, before and after something happened."""
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from r2et.core.ranking import precision_at_k
@@ -43,6 +42,8 @@ def spearman(before: Tensor, after: Tensor) -> Tensor:
 
 def kendall(before: Tensor, after: Tensor) -> Tensor:
     """Kendall's tau-b, pairs in order minus pairs reversed: (B,), zero where one is constant."""
+    from scipy import stats
+
     check_both(before, after)
     rows = zip(before.detach().cpu().numpy(), after.detach().cpu().numpy(), strict=True)
     taus = [float(stats.kendalltau(first, second).statistic) for first, second in rows]
@@ -70,4 +71,6 @@ def _standardised(saliency: Tensor) -> Tensor:
 
 def _ranks(saliency: Tensor) -> Tensor:
     """Rank of each feature, ties sharing their mean rank: (B, n), float64."""
+    from scipy import stats
+
     return torch.from_numpy(stats.rankdata(saliency.detach().cpu().numpy(), axis=-1)).double()

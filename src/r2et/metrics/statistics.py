@@ -7,8 +7,6 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
@@ -49,6 +47,8 @@ def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS
     that occur among the labels. Answers are compared as log-odds, which order examples as
     probabilities do but keep sure answers apart.
     """
+    from sklearn.metrics import roc_auc_score
+
     check_inputs(model, x, labels)
     found = labels.unique().tolist()
     if len(found) < 2:
@@ -110,6 +110,8 @@ def mean_with_interval(values: Values, level: float = 0.95) -> Mean:
     >>> mean_with_interval([1.0, 2.0, 3.0]).value
     2.0
     """
+    from scipy import stats
+
     numbers = _numbers("values", values)
     count = len(numbers)
     if count < 1 or not 0 < level < 1:
@@ -131,6 +133,8 @@ def paired_test(first: Values, second: Values) -> PairedTest:
     Pairs without any difference give statistic 0 and p-value 1; pairs that all differ by exactly
     the same amount give an infinite statistic and p-value 0.
     """
+    from scipy import stats
+
     ours, theirs = _pairs(first, second)
     differences = ours - theirs
     count, difference = len(differences), float(differences.mean())

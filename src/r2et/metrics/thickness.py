@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, jacobian
@@ -360,6 +359,8 @@ def _over_neighbours(
 
 def _summary(means: Tensor, points: int, level: float) -> Thickness:
     """Mean, minimum and interval over the neighbours of `means` (S, B)."""
+    from scipy import stats
+
     count, value = len(means), means.mean(0)
     if count > 1:
         quantile = float(stats.t.ppf((1 + level) / 2, count - 1))

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from r2et.core.rng import stream
@@ -17,6 +16,8 @@ def fitted_logistic(x: Tensor, y: Tensor, *, penalty: float = 1e-4) -> nn.Sequen
     network that is neither more accurate nor more individual than this one has no use for being a
     network. Of three or more that holds for the logits only: grad p_c = p_c (w_c - sum_j p_j w_j).
     """
+    from sklearn.linear_model import LogisticRegression
+
     classes = int(y.max()) + 1
     if len(missing := set(range(classes)) - set(y.tolist())):
         raise ValueError(f"y must hold every class 0..{classes - 1}, but has no {sorted(missing)}.")

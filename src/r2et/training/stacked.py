@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, piecewise_linear
@@ -423,6 +422,8 @@ def fit_grid(
 
 
 def _best_device() -> torch.device:
+    from lightning_fabric import Fabric
+
     return Fabric(accelerator="auto", devices=1).device
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -26,6 +25,9 @@ from r2et.methods import Method, Objective
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.building import bounded, build
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,7 @@ def fit(
     settings: FitSettings,
     *,
     weights: Tensor | None = None,
-    fabric: Fabric | None = None,
+    fabric: "Fabric | None" = None,
     checkpoint: Path | None = None,
     accept: Callable[[nn.Module], bool] | None = None,
     on_epoch: OnEpoch = ignore,
@@ -139,6 +141,8 @@ def fit(
     epoch's weights, or at the first epoch whose model `accept` refuses, keeping the last accepted.
     With a `checkpoint` file an interrupted fit goes on where it was and ends at the same weights.
     """
+    from lightning_fabric import Fabric
+
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     home = next(model.parameters()).device
     objective = Objective(model, method)
@@ -191,7 +195,7 @@ class _InParts(nn.Module):
         return self.objective.parts(x, y, weights, penalised)
 
 
-def _auc_on(valid: Part, fabric: Fabric) -> Score:
+def _auc_on(valid: Part, fabric: "Fabric") -> Score:
     """The AUC of a model on the validation part."""
     x, y = valid.x.to(fabric.device), valid.y.to(fabric.device)
     return lambda model: auc(model, x, y)
@@ -239,7 +243,7 @@ def check_weights(weights: Iterable[Tensor], epoch: int) -> None:
 
 
 @contextmanager
-def _own_randomness(fabric: Fabric, seed: int, epoch: int) -> Iterator[None]:
+def _own_randomness(fabric: "Fabric", seed: int, epoch: int) -> Iterator[None]:
     """Layers that draw, such as dropout, do so by seed, epoch and process; the caller's do not."""
     cuda = [fabric.device] if fabric.device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
@@ -248,7 +252,7 @@ def _own_randomness(fabric: Fabric, seed: int, epoch: int) -> Iterator[None]:
 
 
 def _train_epoch(
-    fabric: Fabric,
+    fabric: "Fabric",
     objective: nn.Module,
     optimizer: Any,
     x: Tensor,
@@ -287,7 +291,7 @@ def _train_epoch(
     return {name: _summed(fabric, part) for name, part in totals.items()}
 
 
-def _summed(fabric: Fabric, value: Tensor) -> float:
+def _summed(fabric: "Fabric", value: Tensor) -> float:
     """The sum of one number over all processes."""
     total = fabric.all_reduce(value, reduce_op="sum")
     assert isinstance(total, Tensor)
