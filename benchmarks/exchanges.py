@@ -16,7 +16,7 @@ from r2et.core.rng import stream
 from r2et.data import Split
 from r2et.experiments.config import load_recipe
 from r2et.experiments.runner import fitted, linear_control
-from r2et.explainers import predicted, slope
+from r2et.explainers import input_gradient, predicted
 from r2et.metrics.exchanges import doubt, exchange_agreement
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
@@ -68,7 +68,7 @@ def measured(model: nn.Module, split: Split) -> list[float]:
     x = whole[:EXAMPLES]
     y = predicted(model, x)
     with torch.no_grad():
-        share = off_data_share(slope(model, x, y, "margin"), split.dataset.one_hot).mean()
+        share = off_data_share(input_gradient(model, x, y, "margin"), split.dataset.one_hot).mean()
     found = exchange_agreement(model, x, y, split.dataset.exchangeable).mean()
     assert found is not None
     kept = strong_attack(k=K, radius=RADIUS, effort=EnsembleBudget(rounds=2))(

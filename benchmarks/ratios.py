@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -22,7 +21,7 @@ from r2et.attacks import Budget, er_attack
 from r2et.core.inputs import Inputs, Piece
 from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.explainers import gradient, predicted
+from r2et.explainers import Gradient, gradient, predicted
 from r2et.methods import METHODS, Method, Objective
 from r2et.models import MODELS, mlp, structured
 from r2et.training.stacked import fit_grid
@@ -136,7 +135,7 @@ def picture_ratios() -> list[Ratio]:
     x = torch.rand(32, 3, 32, 32, generator=stream(0, "bench", "pictures"))
     y = torch.randint(0, 10, (32,), generator=stream(0, "bench", "classes"))
     pixels = Inputs(pieces=(Piece(shape=(3, 32, 32)),)).explained()
-    explain = partial(gradient, groups=pixels)
+    explain = Gradient(groups=pixels)
 
     def step_by(method: Method, learning: bool = False) -> Callable[[], None]:
         model = MODELS["resnet18"](generator=stream(0, "bench", "init")).train(learning)

@@ -7,7 +7,6 @@ at a radius of 1. `python benchmarks/strength.py --seeds 5` takes about ten minu
 import argparse
 import time
 from dataclasses import replace
-from functools import partial
 
 import joblib
 import torch
@@ -19,7 +18,7 @@ from r2et.attacks.searches import BestSoFar
 from r2et.core.rng import stream
 from r2et.experiments.config import load_recipe
 from r2et.experiments.runner import fitted
-from r2et.explainers import gradient, predicted, slope
+from r2et.explainers import Gradient, gradient, input_gradient, predicted
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
 
@@ -93,9 +92,9 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
                 "+ 16 null": WithNullDirection(model, education),
             }.items():
                 plain = strong_attack(k=K)(each, x, y).precision.mean()
-                free = strong_attack(k=K, explain=partial(gradient, one_hot=groups))(each, x, y)
+                free = strong_attack(k=K, explain=Gradient(one_hot=groups))(each, x, y)
                 with torch.no_grad():
-                    share = off_data_share(slope(each, x, y, "margin"), groups).mean()
+                    share = off_data_share(input_gradient(each, x, y, "margin"), groups).mean()
                 rows.append(
                     {
                         "network": f"gauge: {name}",

@@ -8,12 +8,11 @@ of 496 x 1536 is drawn, without a model an untrained one is taken.
 import resource
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from r2et import Box, Budget, activations, er_attack, gradient, precision_at_k, read_picture
+from r2et import Activations, Box, Budget, er_attack, gradient, precision_at_k, read_picture
 from r2et.core.rng import stream
 from r2et.explainers import predicted
 from r2et.models import MODELS
@@ -47,7 +46,7 @@ def main(arguments: list[str], size: tuple[int, int] = (496, 1536)) -> None:
     print(f"{picture or 'a drawn picture'}: {tuple(x.shape[1:])}, class {int(y)}")
     for name, explain, k in (
         ("pixels", gradient, x.numel() // 10),
-        ("concepts", partial(activations, layer="penultimate"), 50),
+        ("concepts", Activations(layer="penultimate"), 50),
     ):
         attack = er_attack(
             k=k, explain=explain, budget=BUDGET, threat=Box(bounds=(0.0, 1.0)), record_every=2

@@ -22,7 +22,7 @@ print(f"validation AUC {history[-1].valid_auc:.3f}")
 
 x = split.test.x[:1]
 y = r2et.predicted(model, x)
-scores = r2et.gradient(model, x, y, groups=table.groups)[0]
+scores = r2et.Gradient(groups=table.groups)(model, x, y)[0]
 print("the first test row:", table.describe(table.x[split.test.rows[0]]))
 print("predicted:", table.classes[int(y)])
 for number in scores.argsort(descending=True)[:3].tolist():

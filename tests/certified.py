@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.certification import Certificate
-from r2et.core.one_hot import OneHot, gauge_free
+from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.ranking import top_k_mask
 from r2et.explainers import SCORES, Quantity
 from r2et.models import structured
@@ -111,7 +111,7 @@ def signed_gradient(
     """The slope that is certified, with a graph to x: (B, n)."""
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(SCORES[of](model(x), y).sum(), x, create_graph=True)
-    return gauge_free(slope, one_hot).flatten(1)
+    return project_one_hot(slope, one_hot).flatten(1)
 
 
 def broken(

@@ -1,19 +1,20 @@
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from captum import attr
 from captum.attr import (
     Attribution,
     DeepLift,
     FeatureAblation,
     GradientShap,
     InputXGradient,
-    IntegratedGradients,
     KernelShap,
     NoiseTunnel,
     Saliency,
@@ -25,10 +26,11 @@ from closed_form import Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_m
 from r2et.attacks import EnsembleBudget, er_attack, strong_attack
 from r2et.explainers import (
     Explainer,
+    Gradient,
+    GradientTimesInput,
+    IntegratedGradients,
     Quantity,
     gradient,
-    input_x_gradient,
-    integrated_gradients,
     predicted,
 )
 from r2et.integrations.captum import as_captum, captum_explainer
@@ -51,11 +53,11 @@ def examples(count: int = 5, d: int = 6) -> tuple[Tensor, Tensor]:
     ("theirs", "settings", "ours"),
     [
         (Saliency, {}, gradient),
-        (InputXGradient, {}, input_x_gradient),
+        (InputXGradient, {}, GradientTimesInput()),
         (
-            IntegratedGradients,
+            attr.IntegratedGradients,
             {"n_steps": 30, "method": "riemann_middle"},
-            partial(integrated_gradients, points=30),
+            IntegratedGradients(points=30),
         ),
     ],
     ids=["gradient", "input_x_gradient", "integrated_gradients"],
@@ -67,7 +69,7 @@ def test_what_both_have_is_equal(
     model, (x, y) = tiny_mlp(classes=classes), examples()
     with torch.no_grad():
         found = captum_explainer(theirs, of=of, **settings)(model, x, y)
-        expected = ours(model, x, y, of=of)
+        expected = replace(ours, of=of)(model, x, y)
     # Captum takes the steps of a line in single precision.
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
@@ -90,7 +92,7 @@ def test_pictures_are_explained_as_one_row_each() -> None:
     with torch.no_grad():
         found = captum_explainer(Saliency)(model, x, torch.arange(3))
     assert found.shape == (3, 36)
-    torch.testing.assert_close(found, gradient(model, x, torch.arange(3), of="logit").detach())
+    torch.testing.assert_close(found, Gradient(of="logit")(model, x, torch.arange(3)).detach())
 
 
 @pytest.mark.filterwarnings("ignore:Setting forward, backward hooks")
@@ -168,7 +170,7 @@ def test_an_attribution_built_for_the_model_explains_it_and_no_other() -> None:
 
 def test_results_that_are_no_explanation_are_refused() -> None:
     model, (x, y) = tiny_mlp(), examples()
-    explain = captum_explainer(IntegratedGradients, return_convergence_delta=True)
+    explain = captum_explainer(attr.IntegratedGradients, return_convergence_delta=True)
     assert "gave tuple" in refusal(lambda: explain(model, x, y))
     wrong: Any = "odds"
     assert "'odds'" in refusal(lambda: captum_explainer(Saliency, of=wrong)(model, x, y))
@@ -177,7 +179,7 @@ def test_results_that_are_no_explanation_are_refused() -> None:
 # --- slopes of what has none --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theirs", [Saliency, InputXGradient, IntegratedGradients])
+@pytest.mark.parametrize("theirs", [Saliency, InputXGradient, attr.IntegratedGradients])
 def test_whoever_differentiates_is_refused_in_a_sentence(theirs: Any) -> None:
     model, (x, y) = tiny_mlp(), examples()
     for start in (x, x.clone().requires_grad_()):
@@ -207,8 +209,8 @@ def test_a_guide_lends_its_slope_and_not_its_values() -> None:
 def test_attacks_are_judged_by_captums_numbers() -> None:
     model, (x, _) = tiny_mlp(seed=2), examples(8)
     y = predicted(model, x)
-    plain = captum_explainer(IntegratedGradients, n_steps=10)
-    guided = captum_explainer(IntegratedGradients, n_steps=10, guide=gradient)
+    plain = captum_explainer(attr.IntegratedGradients, n_steps=10)
+    guided = captum_explainer(attr.IntegratedGradients, n_steps=10, guide=gradient)
     blind = strong_attack(k=2, explain=plain, radius=1.0, effort=NO_SLOPES)(model, x, y)
     seeing = strong_attack(k=2, explain=guided, radius=1.0, effort=BRIEF)(model, x, y)
     for found in (blind, seeing):
@@ -224,7 +226,7 @@ def test_attacks_are_judged_by_captums_numbers() -> None:
 
 def test_our_explainers_answer_as_captums_do() -> None:
     model, (x, y) = tiny_mlp(classes=3), examples()
-    ours = as_captum(partial(gradient, of="logit"), model)
+    ours = as_captum(Gradient(of="logit"), model)
     theirs = Saliency(model)
     assert isinstance(ours, Attribution)
     assert not ours.has_convergence_delta()
@@ -232,19 +234,19 @@ def test_our_explainers_answer_as_captums_do() -> None:
     for target in (y, y.tolist(), 2):
         torch.testing.assert_close(ours.attribute(x, target), theirs.attribute(place, target))
     torch.testing.assert_close(
-        ours.attribute(x), gradient(model, x, predicted(model, x), of="logit")
+        ours.attribute(x), Gradient(of="logit")(model, x, predicted(model, x))
     )
     (only,) = ours.attribute((x,), target=y)
     torch.testing.assert_close(only, ours.attribute(x, y))
     pictures = numbers(2, 1, 6, 6)
     assert as_captum(gradient, conv_net()).attribute(pictures, 0).shape == pictures.shape
-    grouped = as_captum(partial(gradient, groups=[0, 0, 0, 1, 1, 1]), model)
+    grouped = as_captum(Gradient(groups=[0, 0, 0, 1, 1, 1]), model)
     assert grouped.attribute(x, y).shape == (5, 2)
 
 
 def test_our_explainers_work_inside_captum() -> None:
     model, (x, _) = Linear(6), examples()
-    ours = as_captum(partial(gradient, of="logit"), model)
+    ours = as_captum(Gradient(of="logit"), model)
     ones = torch.ones(5, dtype=torch.long)
     # The slope of a linear model is w everywhere: noise changes nothing, moves change nothing.
     tunnel = NoiseTunnel(ours).attribute(x, nt_samples=3, target=ones)
@@ -288,7 +290,7 @@ def quantus() -> Iterator[Any]:
 def test_complexity_by_quantus_is_the_entropy_by_hand(quantus: Any) -> None:
     model, (x, y) = tiny_mlp(), examples()
     measure = from_quantus(quantus.Complexity(disable_warnings=True))
-    shares = gradient(model, x, y, form="normalised").detach()
+    shares = Gradient(form="normalised")(model, x, y).detach()
     by_hand = -(shares * shares.log()).sum(-1)
     torch.testing.assert_close(measure(model, x, y), by_hand, rtol=1e-5, atol=1e-6)
     whole = from_quantus(quantus.Complexity(disable_warnings=True), batch_size=2)
@@ -298,7 +300,7 @@ def test_complexity_by_quantus_is_the_entropy_by_hand(quantus: Any) -> None:
 def test_quantus_finds_the_slope_of_a_linear_model_insensitive(quantus: Any) -> None:
     model, (x, _) = Linear(6), examples()
     metric = quantus.MaxSensitivity(nr_samples=3, disable_warnings=True)
-    measure = from_quantus(metric, partial(gradient, of="logit"))
+    measure = from_quantus(metric, Gradient(of="logit"))
     found = measure(model, x, torch.ones(5, dtype=torch.long))
     torch.testing.assert_close(found, torch.zeros_like(found))
     bent = from_quantus(metric)(tiny_mlp(), x, torch.ones(5, dtype=torch.long))

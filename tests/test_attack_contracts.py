@@ -3,7 +3,6 @@
 import inspect
 from dataclasses import fields
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from brief import brief
 from closed_form import Linear, numbers, tiny_mlp
 from r2et.attacks import ATTACKS, Attack, AttackResult, Bounds, Budget, EnsembleBudget, L2Ball
 from r2et.core.ranking import precision_at_k
@@ -337,8 +337,7 @@ def test_a_linear_model_cannot_be_attacked(name: str) -> None:
 @pytest.mark.parametrize("explained", EXPLAINERS)
 def test_every_explanation_can_be_attacked(name: str, explained: str) -> None:
     model, x, y = case()
-    counts = inspect.signature(EXPLAINERS[explained]).parameters.keys() & {"samples", "points"}
-    explain = partial(EXPLAINERS[explained], **dict.fromkeys(counts, 5))
+    explain = brief(EXPLAINERS[explained])
     found = small(name, radius=2.0, explain=explain)(model, x, y)
     assert found.flipped.any()
     assert (predicted(model, found.x) == y).all()

@@ -22,11 +22,11 @@ from r2et.attacks import (
 from r2et.attacks.goals import distance_goal, ranking_goal, relative
 from r2et.attacks.searches import projected_descent
 from r2et.core.ranking import precision_at_k
-from r2et.explainers import Explainer, gradient, predicted
+from r2et.explainers import Explainer, Gradient, gradient, predicted
 from r2et.perturbations import L2Ball, unit
 from trained import adult_network
 
-signed_logit = partial(gradient, of="logit", form="signed")
+signed_logit = Gradient(of="logit", form="signed")
 
 
 class Sure(Quadratic):

@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from r2et.attacks import ATTACKS, Box, Budget, EnsembleBudget, L2Ball, attack_cu
 from r2et.attacks.comparison import compare_handlers
 from r2et.core.autograd import eval_mode
 from r2et.core.rng import stream
-from r2et.explainers import EXPLAINERS, SCORES, gradient, predicted, slope
+from r2et.explainers import EXPLAINERS, SCORES, Gradient, gradient, input_gradient, predicted
 from r2et.methods import METHODS, Objective
 from r2et.methods import r2et as trained
 from r2et.metrics import METRICS, Case
@@ -233,7 +234,7 @@ def test_an_explanation_without_a_slope_is_not_called_stable(name: str) -> None:
 @every_attack
 def test_a_constant_explanation_is_stable(name: str) -> None:
     model, x = Linear(d=6).requires_grad_(False), numbers(6, 6)
-    for explain in (without_graph, partial(gradient, of="logit")):
+    for explain in (without_graph, Gradient(of="logit")):
         found = small(name, explain=explain)(model, x, predicted(model, x))
         assert (found.precision == 1).all()
 
@@ -418,14 +419,14 @@ def test_one_output_is_explained_as_log_odds(one_output: Any) -> None:
     for of in SCORES:
         for explain in EXPLAINERS.values():
             for labels in (y, 1 - y):
-                found = explain(one, x, labels, of=of)
-                torch.testing.assert_close(found, explain(two, x, labels, of=of))
+                found = replace(explain, of=of)(one, x, labels)
+                torch.testing.assert_close(found, replace(explain, of=of)(two, x, labels))
                 assert (found.amax(-1) > 1e-6).all()
     at = x.clone().requires_grad_()
     (by_hand,) = torch.autograd.grad(one(at).sum(), at)
-    signed = slope(one, x, torch.ones_like(y))
+    signed = input_gradient(one, x, torch.ones_like(y))
     torch.testing.assert_close(signed, (p * (1 - p))[:, None] * by_hand)
-    torch.testing.assert_close(slope(one, x, torch.zeros_like(y)), -signed)
+    torch.testing.assert_close(input_gradient(one, x, torch.zeros_like(y)), -signed)
 
 
 @every_attack
@@ -526,7 +527,7 @@ def test_attention_can_be_explained_trained_and_attacked(build: Callable[[], nn.
     model, x = drawn(build), numbers(6, 6)
     y, before = predicted(model, x), kernels()
     at = x.clone().requires_grad_()
-    for explain in (gradient, partial(r2et.integrated_gradients, points=3, rows_at_once=4)):
+    for explain in (gradient, r2et.IntegratedGradients(points=3, rows_at_once=4)):
         saliency = explain(model, at, y)
         (twice,) = torch.autograd.grad(saliency.sum(), at)
         assert twice.abs().max() > 0

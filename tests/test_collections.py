@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data import Collection
 from r2et.evaluation.rendering import bytes_of, drawn_decisions, numbers_of
-from r2et.explainers import activations, gradient, predicted
+from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.metrics.statistics import auc
 from r2et.models.building import build
 from r2et.models.linear import Product, fitted_logistic, fitted_product
@@ -258,7 +257,7 @@ def test_decisions_are_drawn_as_they_were_taken(pairs: bool) -> None:
     cube = Box(radius=0.2)
     attack = er_attack(
         k=3,
-        explain=partial(gradient, groups=data.explained),
+        explain=Gradient(groups=data.explained),
         budget=Budget(radius=0.2, step=0.05, steps=5),
         threat=Box(),
     )
@@ -316,7 +315,7 @@ def test_networks_are_drawn_with_the_names_of_their_edges() -> None:
         low, high = float(data.items.min()), float(data.items.max())
         item = (data.items[told["row"]] - low) / (high - low)
         assert torch.allclose(numbers_of(told["pieces"][0]["before"]), item, atol=0.51 / 255)
-    neurons = activations(model, x, y, layer="0").detach()
+    neurons = Activations(layer="0")(model, x, y).detach()
     concepts = replace(found, before=neurons, after=neurons)
     assert drawn_decisions(model, split, y, concepts, L2Ball(), 1, 1)[0]["kind"] == "concept"
     nothing = replace(found, before=0 * before, after=0 * before)
@@ -379,8 +378,8 @@ def test_no_attack_turns_the_gradient_of_the_control() -> None:
     model = Joined(control, Inputs(pieces=(Piece(shape=(5,)),) * 2))
     y = predicted(model, x)
     groups = model.inputs.explained((0,))
-    explain = partial(gradient, groups=groups)
-    shares = explain(model, x, y, form="normalised")
+    explain = Gradient(groups=groups)
+    shares = replace(explain, form="normalised")(model, x, y)
     weight = control.score.weight.detach().abs()
     torch.testing.assert_close(shares, (weight / weight.sum()).expand_as(shares))
     budget = Budget(radius=2.0, step=0.5, steps=10)

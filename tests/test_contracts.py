@@ -1,19 +1,19 @@
 """One set of promises, kept by every entry of the tables of explainers and training methods."""
 
 import copy
-import inspect
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from brief import brief
 from closed_form import DropoutInForward, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
-from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
+from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer
 from r2et.methods import METHODS, BatchContext, MethodEntry, Objective
 from r2et.models import structured
 from r2et.models.additive import AdditiveNet
@@ -79,16 +79,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def brief(explain: Callable[..., Tensor]) -> Explainer:
-    """The same explainer with fewer places to visit, where it visits any."""
-    fewer = {"samples": 5, "points": 5}
-    asked = inspect.signature(explain).parameters
-    return partial(explain, **{name: count for name, count in fewer.items() if name in asked})
-
-
 AS_DEFINED = {name: brief(explain) for name, explain in EXPLAINERS.items()}
 GAUGE_FREE = {
-    f"{name}, gauge-free": partial(explain, one_hot=[(0, 2), (5, 3, 4)])  # type: ignore[call-arg]
+    f"{name}, gauge-free": replace(explain, one_hot=[(0, 2), (5, 3, 4)])
     for name, explain in AS_DEFINED.items()
 }
 CHOICES: dict[str, Explainer] = {**AS_DEFINED, **GAUGE_FREE}
@@ -136,11 +129,11 @@ def same(before: list[Any], after: list[Any]) -> bool:
 @every_size
 def test_an_example_is_explained_alone(explain: Explainer, network: str, settings: Any) -> None:
     model, x, y = case(network)
-    alone = [explain(model, x[i : i + 1], y[i : i + 1], **settings) for i in range(3)]
-    torch.testing.assert_close(explain(model, x, y, **settings), torch.cat(alone))
+    alone = [replace(explain, **settings)(model, x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    torch.testing.assert_close(replace(explain, **settings)(model, x, y), torch.cat(alone))
     # And its slopes stay its own: by another example's input there are none.
     x = x.requires_grad_()
-    first = explain(model, x, y, **settings)[0].sum()
+    first = replace(explain, **settings)(model, x, y)[0].sum()
     if first.requires_grad:
         (slopes,) = torch.autograd.grad(first, x, allow_unused=True, materialize_grads=True)
         assert torch.equal(slopes[1:], torch.zeros_like(slopes[1:]))
@@ -156,7 +149,7 @@ def test_an_explainer_changes_nothing_of_the_callers(
         model, x, y = case(network)
         x = x.requires_grad_(x_learns)
         before = caller_state(model, x, y)
-        found = explain(model, x, y, **settings)
+        found = replace(explain, **settings)(model, x, y)
         assert same(before, caller_state(model, x, y))
         # Differentiating, too, fills no .grad and moves no running statistics or random stream.
         torch.autograd.grad(found.sum(), list(model.parameters()), allow_unused=True)
@@ -186,10 +179,10 @@ def test_an_explanation_is_that_of_prediction_mode(explain: Explainer, network: 
 @every_size
 def test_an_explanation_follows_its_caller(explain: Explainer, network: str, settings: Any) -> None:
     model, x, y = case(network)
-    recorded = explain(model, x, y, **settings)
+    recorded = replace(explain, **settings)(model, x, y)
     assert recorded.requires_grad
     with torch.no_grad():
-        plain = explain(model, x.clone().requires_grad_(), y, **settings)
+        plain = replace(explain, **settings)(model, x.clone().requires_grad_(), y)
         assert not plain.requires_grad
     torch.testing.assert_close(plain, recorded.detach())
 
@@ -204,7 +197,9 @@ def test_frozen_weights_leave_the_inputs_slopes(
 
     def slopes_by_x() -> Tensor:
         at = x.clone().requires_grad_()
-        (found,) = torch.autograd.grad(explain(model, at, y, **settings).square().sum(), at)
+        (found,) = torch.autograd.grad(
+            replace(explain, **settings)(model, at, y).square().sum(), at
+        )
         return found
 
     free = slopes_by_x()
@@ -258,11 +253,9 @@ LAYERS = {
 
 @pytest.mark.parametrize("concept", CONCEPTS.values(), ids=CONCEPTS)
 @pytest.mark.parametrize("network", LAYERS)
-def test_neurons_keep_the_promises_of_features(
-    concept: Callable[..., Tensor], network: str
-) -> None:
+def test_neurons_keep_the_promises_of_features(concept: Activations, network: str) -> None:
     layer, count = LAYERS[network]
-    explain = partial(concept, layer=layer)
+    explain = replace(concept, layer=layer)
     for x_learns in (False, True):
         model, x, y = case(network)
         x = x.requires_grad_(x_learns)

@@ -3,7 +3,6 @@
 import copy
 import inspect
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from r2et.attacks import (
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.ranking import lead_weights, precision_at_k
 from r2et.core.rng import stream
-from r2et.explainers import activations, gradient, predicted
+from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.models import gcn, resnet18
 from r2et.models.siamese import Siamese
 from refusals import refusal
@@ -178,9 +177,9 @@ def graphs() -> nn.Module:
 
 
 NETWORKS: dict[str, tuple[Any, tuple[int, ...], Any]] = {
-    "siamese": (siamese, (72,), partial(gradient, groups=(*range(36), *(-1,) * 36))),
+    "siamese": (siamese, (72,), Gradient(groups=(*range(36), *(-1,) * 36))),
     "resnet": (residual, (1, 6, 6), gradient),
-    "resnet, neurons": (residual, (1, 6, 6), partial(activations, layer="penultimate")),
+    "resnet, neurons": (residual, (1, 6, 6), Activations(layer="penultimate")),
     "gcn": (graphs, (15,), gradient),
 }
 EVEN = EnsembleBudget(
@@ -307,5 +306,5 @@ def test_neurons_are_attacked_in_every_round() -> None:
     model, x = tiny_mlp(activation=nn.ReLU), numbers(4, 6)
     y = predicted(model, x)
     effort = EnsembleBudget(**{**vars(EVEN), "rounds": 4})
-    found = strong_attack(k=2, explain=partial(activations, layer="1"), effort=effort)(model, x, y)
+    found = strong_attack(k=2, explain=Activations(layer="1"), effort=effort)(model, x, y)
     assert found.flipped.any()

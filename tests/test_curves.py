@@ -36,11 +36,12 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.explainers import (
     Explainer,
+    Gradient,
+    GradientTimesInput,
+    IntegratedGradients,
+    SmoothGrad,
     gradient,
-    input_x_gradient,
-    integrated_gradients,
     predicted,
-    smooth_grad,
 )
 from r2et.perturbations import PerturbationSet
 
@@ -49,8 +50,8 @@ NONE = EnsembleBudget(rounds=0)
 RADII = [0.3, 0.1, 2.0, 1.0]
 
 every_attack = pytest.mark.parametrize("name", ATTACKS)
-of_logit = partial(gradient, of="logit")
-signed_logit = partial(gradient, of="logit", form="signed")
+of_logit = Gradient(of="logit")
+signed_logit = Gradient(of="logit", form="signed")
 
 
 class Sure(Quadratic):
@@ -128,7 +129,7 @@ def test_the_smallest_radius_of_gradient_x_input_is_that_of_its_planes(
     model, x = Linear(d=d, b=40.0), numbers(40, d, seed=3)
     w = model.w.detach()
     exact = torch.tensor([smallest_of(w * row, torch.diag(w), k) for row in x]).double()
-    explain = partial(input_x_gradient, of=of)
+    explain = GradientTimesInput(of=of)
     curve = attack_curve(
         builder("strong", k, explain=explain), [0.02, 0.1, 0.5, 3.0], k=k, explain=explain
     )(model, x, ones(x))
@@ -139,7 +140,7 @@ def test_the_smallest_radius_of_gradient_x_input_is_that_of_its_planes(
 @pytest.mark.parametrize("of", ["logit", "probability"])
 def test_the_gradient_of_a_linear_model_is_never_broken(name: str, of: str) -> None:
     model, x = Linear(d=6), 0.2 * numbers(9, 6)
-    y, explain = predicted(model, x), partial(gradient, of=of)
+    y, explain = predicted(model, x), Gradient(of=of)
     curve = attack_curve(builder(name, 2, explain=explain), RADII, k=2, explain=explain)(
         model, x, y
     )
@@ -237,11 +238,11 @@ def test_a_curve_is_true(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "explain",
     [
-        partial(smooth_grad, samples=4),
-        partial(integrated_gradients, points=4),
-        input_x_gradient,
-        partial(gradient, form="signed", of="margin"),
-        partial(gradient, one_hot=[(0, 1, 2), (3, 4)]),
+        SmoothGrad(samples=4),
+        IntegratedGradients(points=4),
+        GradientTimesInput(),
+        Gradient(form="signed", of="margin"),
+        Gradient(one_hot=[(0, 1, 2), (3, 4)]),
     ],
     ids=["smooth", "integrated", "input", "signed", "gauge-free"],
 )
@@ -288,7 +289,7 @@ def test_every_output_keeps_its_class() -> None:
 def test_the_nearest_input_of_another_class_does_not_count() -> None:
     # Of inputs 0.001 from the boundary the nearest plane often lies beyond it; a model that is
     # sure, of the same slopes, is broken there.
-    explain, radii = partial(gradient, of="margin"), [0.1, 0.5, 2.0]
+    explain, radii = Gradient(of="margin"), [0.1, 0.5, 2.0]
     curves, x, scored = [], numbers(40, 6), Quadratic(d=6)
     for _ in range(6):
         with torch.no_grad():

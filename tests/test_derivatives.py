@@ -19,7 +19,7 @@ from r2et.core.autograd import (
     root,
     spectral_norm,
 )
-from r2et.explainers import slope
+from r2et.explainers import input_gradient
 from r2et.models.smoothing import SoftLeaky
 
 Field = Callable[[Tensor], Tensor]
@@ -31,11 +31,11 @@ def ones(count: int) -> Tensor:
 
 def logit_slope(model: nn.Module) -> Field:
     """Slope of the logit of class 1, as a function of the inputs alone."""
-    return lambda x: slope(model, x, ones(len(x)), "logit").flatten(1)
+    return lambda x: input_gradient(model, x, ones(len(x)), "logit").flatten(1)
 
 
 def probability_slope(model: nn.Module) -> Field:
-    return lambda x: slope(model, x, ones(len(x))).flatten(1)
+    return lambda x: input_gradient(model, x, ones(len(x))).flatten(1)
 
 
 def probability(model: nn.Module, one: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def test_two_classes_and_leaky_relu_leave_a_hessian_of_rank_one() -> None:
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(4, 6, seed=1)
     with torch.no_grad():
         p = model(x).softmax(-1)[:, 1]
-        by_margin = slope(model, x, ones(4), "margin")
+        by_margin = input_gradient(model, x, ones(4), "margin")
         found = jacobian(probability_slope(model), x)
     factor = (p * (1 - p) * (1 - 2 * p))[:, None, None]
     torch.testing.assert_close(found, factor * by_margin[:, :, None] * by_margin[:, None, :])
@@ -189,9 +189,11 @@ def test_products_with_unit_vectors_are_the_hessian() -> None:
         (conv_net(), numbers(2, 1, 6, 6)),
     ):
         x = x.requires_grad_()
-        slopes = slope(model, x, ones(len(x)))
+        slopes = input_gradient(model, x, ones(len(x)))
         rows = hessian_products(slopes, x, units(x)).flatten(2)
-        whole = jacobian(lambda at, model=model: slope(model, at, ones(len(at))).flatten(1), x)
+        whole = jacobian(
+            lambda at, model=model: input_gradient(model, at, ones(len(at))).flatten(1), x
+        )
         torch.testing.assert_close(rows.transpose(0, 1), whole)
 
 
@@ -199,14 +201,14 @@ def test_products_can_be_trained() -> None:
     model, x, v = tiny_mlp(d=3, hidden=3), numbers(2, 3).requires_grad_(), numbers(2, 2, 3, seed=4)
 
     def products(x: Tensor, *weights: Tensor) -> Tensor:
-        return hessian_products(slope(model, x, ones(2)), x, v)
+        return hessian_products(input_gradient(model, x, ones(2)), x, v)
 
     assert gradcheck(products, (x, *model.parameters()))
 
 
 def test_products_follow_their_caller() -> None:
     model, x = tiny_mlp(), numbers(2, 6).requires_grad_()
-    slopes = slope(model, x, ones(2))
+    slopes = input_gradient(model, x, ones(2))
     recorded = hessian_products(slopes, x, units(x))
     assert recorded.requires_grad
     with torch.no_grad():
@@ -225,7 +227,7 @@ def test_a_slope_that_does_not_bend_has_no_products() -> None:
             assert found.shape == directions.shape
             assert found.abs().sum() == 0
     kinked = tiny_mlp(activation=nn.LeakyReLU)
-    slopes = slope(kinked, x, ones(2), "logit")
+    slopes = input_gradient(kinked, x, ones(2), "logit")
     assert hessian_products(slopes, x, units(x)).abs().sum() == 0
 
 
@@ -489,7 +491,7 @@ def test_estimated_curvature_of_pictures() -> None:
     model, x = conv_net(pool=nn.AvgPool2d), numbers(2, 1, 6, 6)
 
     def field(at: Tensor) -> Tensor:
-        return slope(model, at, ones(2))
+        return input_gradient(model, at, ones(2))
 
     found = estimated_curvature(field, x, field(x), 0.5)
     v = field(x).sign() / 6

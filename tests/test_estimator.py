@@ -25,7 +25,7 @@ from closed_form import numbers
 from r2et.attacks import strong_attack
 from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.explainers import EXPLAINERS, gradient, predicted
+from r2et.explainers import EXPLAINERS, Gradient, predicted
 from r2et.methods import METHODS, Method
 from r2et.models import MODELS
 from r2et.sklearn import MODERATE, Reason, StableClassifier, held_out
@@ -356,7 +356,7 @@ def test_any_class_may_be_explained() -> None:
     for target in (1, np.full(150, 1)):
         found = model.explain(X, target=target, form="signed")
         ones = torch.ones(150, dtype=torch.long)
-        expected = gradient(model.model_, x, ones, form="signed").detach()
+        expected = Gradient(form="signed")(model.model_, x, ones).detach()
         np.testing.assert_array_equal(found, expected.numpy())
     assert isinstance(found, np.ndarray)
     for wrong in (7, [1, 2]):
@@ -365,9 +365,9 @@ def test_any_class_may_be_explained() -> None:
 
 def test_an_explainer_of_ones_own() -> None:
     X, _ = people(20)
-    own = trained().explain(X, explainer=partial(gradient, of="logit", form="signed"))
+    own = trained().explain(X, explainer=Gradient(of="logit", form="signed"))
     assert (own.to_numpy() >= 0).all()
-    grouped = trained().explain(X, by="column", explainer=partial(gradient, of="logit"))
+    grouped = trained().explain(X, by="column", explainer=Gradient(of="logit"))
     np.testing.assert_allclose(grouped["job"], own.filter(like="job").sum(axis=1))
 
 

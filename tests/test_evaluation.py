@@ -2,7 +2,7 @@ import copy
 import json
 import math
 from dataclasses import fields, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from r2et.evaluation.evaluate import (
     strong_curve,
     task_of,
 )
-from r2et.explainers import gradient, predicted, smooth_grad
+from r2et.explainers import Gradient, SmoothGrad, gradient, predicted
 from r2et.methods import Method
 from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.sensitivity import off_data_share
@@ -255,7 +255,7 @@ def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
-    free = partial(gradient, one_hot=((0, 1, 2), (3, 4, 5, 6)))
+    free = Gradient(one_hot=((0, 1, 2), (3, 4, 5, 6)))
     attacked = build_attack("strong", chosen, task=task_of(split(), chosen, free))(model, x, y)
     with torch.no_grad():
         kept = precision_at_k(free(model, x, y), free(model, attacked.x, y), 4)
@@ -276,7 +276,7 @@ def test_a_gauge_free_explanation_needs_an_explainer_that_offers_it() -> None:
 
 def test_another_explainer_is_what_is_attacked_and_measured() -> None:
     chosen = replace(SETTINGS, attacks=("er",))
-    explain = partial(smooth_grad, samples=3)
+    explain = SmoothGrad(samples=3)
     found = evaluate(network(), split(), chosen, explain=explain)["measures"]
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()

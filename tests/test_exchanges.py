@@ -1,5 +1,4 @@
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from closed_form import Linear, numbers, tiny_mlp
 from r2et.attacks import EnsembleBudget, strong_attack
 from r2et.data import load
 from r2et.data.dataset import Feature, exchangeable
-from r2et.explainers import gradient, margin, predicted, smooth_grad
+from r2et.explainers import Gradient, SmoothGrad, margin, predicted
 from r2et.metrics.exchanges import (
     LEAST_AGREEMENT,
     LEAST_SIZE,
@@ -166,7 +165,7 @@ def test_a_tent_that_nothing_else_sees_agrees_with_no_exchange() -> None:
     assert strong_attack(k=8, radius=0.5, effort=effort)(model, x, y).precision.mean() < 0.95
 
     def share(network: nn.Module) -> float:
-        slope = gradient(network, x, y, of="margin", form="signed").detach()
+        slope = Gradient(of="margin", form="signed")(network, x, y).detach()
         return float(off_data_share(slope, split.dataset.one_hot).mean())
 
     assert share(tent) < 0.5
@@ -204,12 +203,12 @@ def test_a_tent_over_one_attribute_is_seen_by_its_size() -> None:
 def test_smooth_grad_is_judged_by_its_own_slopes() -> None:
     model, x = tiny_mlp(d=9), people(6)
     y = predicted(model, x)
-    explain = partial(smooth_grad, samples=4, variance=4.0, one_hot=GROUPS[2:])
+    explain = SmoothGrad(samples=4, variance=4.0, one_hot=GROUPS[2:])
     found = exchange_agreement(model, x, y, GROUPS, explain=explain)
     assert not torch.allclose(found.size, exchange_agreement(model, x, y, GROUPS).size)
     linear = exchange_agreement(Linear(9), x, y, GROUPS, explain=explain)
     torch.testing.assert_close(linear.size, torch.ones(6).double())
-    plain = exchange_agreement(model, x, y, GROUPS, explain=partial(gradient, one_hot=GROUPS[2:]))
+    plain = exchange_agreement(model, x, y, GROUPS, explain=Gradient(one_hot=GROUPS[2:]))
     torch.testing.assert_close(plain.size, exchange_agreement(model, x, y, GROUPS).size)
 
 

@@ -2,35 +2,37 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
 import pytest
 import torch
 import torch.nn.functional as F
-from captum.attr import InputXGradient, IntegratedGradients, Saliency
+from captum import attr
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from closed_form import Largest, Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.core.one_hot import NARROW, gauge_free
+from r2et.core.one_hot import NARROW, project_one_hot
 from r2et.core.ranking import order, ties
 from r2et.core.rng import stream
 from r2et.explainers import (
     BYTES_AT_ONCE,
     EXPLAINERS,
-    Explainer,
     Form,
+    Gradient,
+    GradientTimesInput,
+    InputExplainer,
+    IntegratedGradients,
     Quantity,
+    SmoothGrad,
     check_inputs,
     gradient,
-    input_x_gradient,
-    integrated_gradients,
+    input_gradient,
     log_odds,
     margin,
     predicted,
-    slope,
-    smooth_grad,
 )
 from r2et.metrics.sensitivity import off_data_share
 from refusals import refusal
@@ -38,11 +40,11 @@ from refusals import refusal
 QUANTITIES = get_args(Quantity)
 FORMS = get_args(Form)
 # Few enough places that finite differences stay cheap, enough that chunks have to share them.
-SMALL: dict[str, Explainer] = {
+SMALL: dict[str, InputExplainer] = {
     "grad": gradient,
-    "grad-x-input": input_x_gradient,
-    "smooth-grad": partial(smooth_grad, samples=7),
-    "integrated-gradients": partial(integrated_gradients, points=7),
+    "grad-x-input": GradientTimesInput(),
+    "smooth-grad": SmoothGrad(samples=7),
+    "integrated-gradients": IntegratedGradients(points=7),
 }
 every_explainer = pytest.mark.parametrize("explain", SMALL.values(), ids=SMALL)
 every_quantity = pytest.mark.parametrize("of", QUANTITIES)
@@ -67,11 +69,13 @@ def test_a_linear_model_is_explained_by_its_weights() -> None:
     w = model.w.detach().expand(4, 5)
     for explain, expected in [
         (gradient, w),
-        (input_x_gradient, w * x),
-        (smooth_grad, w),
-        (integrated_gradients, w * x),
+        (GradientTimesInput(), w * x),
+        (SmoothGrad(), w),
+        (IntegratedGradients(), w * x),
     ]:
-        torch.testing.assert_close(explain(model, x, ones(4), **signed_logit).detach(), expected)
+        torch.testing.assert_close(
+            replace(explain, **signed_logit)(model, x, ones(4)).detach(), expected
+        )
 
 
 def test_a_quadratic_is_explained_by_hand() -> None:
@@ -83,13 +87,15 @@ def test_a_quadratic_is_explained_by_hand() -> None:
     noisy = x + 0.3**0.5 * drawn.mean(0)
     for explain, expected in [
         (gradient, x @ A + b),
-        (input_x_gradient, x * (x @ A + b)),
-        (partial(smooth_grad, samples=9, variance=0.3, seed=2), noisy @ A + b),
-        (integrated_gradients, x * (x / 2 @ A + b)),
-        (partial(integrated_gradients, baseline=x0), (x - x0) * ((x + x0) / 2 @ A + b)),
-        (partial(integrated_gradients, points=1), x * (x / 2 @ A + b)),
+        (GradientTimesInput(), x * (x @ A + b)),
+        (SmoothGrad(samples=9, variance=0.3, seed=2), noisy @ A + b),
+        (IntegratedGradients(), x * (x / 2 @ A + b)),
+        (IntegratedGradients(baseline=x0), (x - x0) * ((x + x0) / 2 @ A + b)),
+        (IntegratedGradients(points=1), x * (x / 2 @ A + b)),
     ]:
-        torch.testing.assert_close(explain(model, x, ones(4), **signed_logit).detach(), expected)
+        torch.testing.assert_close(
+            replace(explain, **signed_logit)(model, x, ones(4)).detach(), expected
+        )
 
 
 @every_quantity
@@ -103,7 +109,7 @@ def test_integrated_gradients_add_up_to_the_change_of_the_score(of: Quantity) ->
         return by_hand(model, of)(at).gather(-1, y[:, None]).squeeze(-1)
 
     def error(points: int) -> Tensor:
-        parts = integrated_gradients(model, x, y, of=of, form="signed", points=points, baseline=x0)
+        parts = IntegratedGradients(of=of, form="signed", points=points, baseline=x0)(model, x, y)
         return (parts.sum(-1) - (score(x) - score(x0.expand_as(x)))).abs().detach()
 
     if of == "margin":  # its runner-up changes on the way: one kink, an error of O(1 / points)
@@ -149,11 +155,11 @@ def _quiet_captum() -> Iterator[None]:
 def captum_value(name: str, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
     x = x.clone().requires_grad_()
     if name == "grad":
-        found = Saliency(scores).attribute(x, target=y, abs=False)
+        found = attr.Saliency(scores).attribute(x, target=y, abs=False)
     elif name == "grad-x-input":
-        found = InputXGradient(scores).attribute(x, target=y)
+        found = attr.InputXGradient(scores).attribute(x, target=y)
     elif name == "integrated-gradients":
-        found = IntegratedGradients(scores).attribute(
+        found = attr.IntegratedGradients(scores).attribute(
             x, target=y, n_steps=100, method="riemann_middle"
         )
     else:  # Captum's NoiseTunnel draws its own noise: the mean it would take, of ours
@@ -162,7 +168,7 @@ def captum_value(name: str, scores: Callable[[Tensor], Tensor], x: Tensor, y: Te
         )
         places = [x.detach() + 0.5**0.5 * noise for noise in drawn]
         slopes = [
-            Saliency(scores).attribute(place.requires_grad_(), target=y, abs=False)
+            attr.Saliency(scores).attribute(place.requires_grad_(), target=y, abs=False)
             for place in places
         ]
         found = torch.stack(slopes).mean(0)
@@ -189,12 +195,15 @@ def test_explanations_are_those_of_captum(model: str, name: str, of: Quantity) -
     x = numbers(4, *shape, seed=5)
     y = torch.arange(4) % network[-1].out_features
     expected = captum_value(name, by_hand(network, of), x, y)
-    explain = partial(EXPLAINERS[name], network, x, y, of=of)
+
+    def found(form: Form) -> Tensor:
+        return replace(EXPLAINERS[name], of=of, form=form)(network, x, y).detach()
+
     tolerance: Any = {"rtol": 0, "atol": 1e-6 * expected.abs().max().item()}
-    torch.testing.assert_close(explain(form="signed").detach(), expected, **tolerance)
-    torch.testing.assert_close(explain().detach(), expected.abs(), **tolerance)
+    torch.testing.assert_close(found("signed"), expected, **tolerance)
+    torch.testing.assert_close(found("absolute"), expected.abs(), **tolerance)
     shares = expected.abs() / expected.abs().sum(-1, keepdim=True)
-    torch.testing.assert_close(explain(form="normalised").detach(), shares)
+    torch.testing.assert_close(found("normalised"), shares)
 
 
 # --- derivatives of explanations ---
@@ -205,13 +214,13 @@ def test_explanations_are_those_of_captum(model: str, name: str, of: Quantity) -
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("groups", [None, (0, 1, 1, 2)])
 def test_explanations_can_be_attacked_and_trained(
-    explain: Explainer, of: Quantity, form: Form, groups: tuple[int, ...] | None
+    explain: InputExplainer, of: Quantity, form: Form, groups: tuple[int, ...] | None
 ) -> None:
     # Central differences by every input number and every weight.
     model, x = tiny_mlp(d=4, hidden=2, classes=3), numbers(2, 4, seed=5).requires_grad_()
     y = torch.tensor([0, 2])
     assert gradcheck(
-        lambda x, *weights: explain(model, x, y, of=of, form=form, groups=groups),  # type: ignore[call-arg]
+        lambda x, *weights: replace(explain, of=of, form=form, groups=groups)(model, x, y),
         (x, *model.parameters()),
     )
 
@@ -220,7 +229,7 @@ def test_explanations_can_be_attacked_and_trained(
 def test_derivatives_of_explanations_can_be_trained(rows_at_once: int) -> None:
     model, x = tiny_mlp(d=3, hidden=2, classes=3), numbers(2, 3, seed=5).requires_grad_()
     assert gradgradcheck(
-        lambda x, *weights: gradient(model, x, torch.tensor([0, 2]), rows_at_once=rows_at_once),
+        lambda x, *weights: Gradient(rows_at_once=rows_at_once)(model, x, torch.tensor([0, 2])),
         (x, *model.parameters()),
     )
 
@@ -245,25 +254,25 @@ def derivatives_of(values: Tensor, by: list[Tensor], **options: Any) -> list[Ten
 @every_explainer
 @every_quantity
 @pytest.mark.parametrize("rows_at_once", [1, 2, 3, 5, 11, 34])
-def test_chunks_change_nothing(explain: Explainer, of: Quantity, rows_at_once: int) -> None:
+def test_chunks_change_nothing(explain: InputExplainer, of: Quantity, rows_at_once: int) -> None:
     model, x, y = tiny_mlp(classes=3), numbers(5, 6).requires_grad_(), torch.arange(5) % 3
     by = [x, *model.parameters()]
-    whole = explain(model, x, y, of=of)  # type: ignore[call-arg]
-    parts = explain(model, x, y, of=of, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+    whole = replace(explain, of=of)(model, x, y)
+    parts = replace(explain, of=of, rows_at_once=rows_at_once)(model, x, y)
     torch.testing.assert_close(parts, whole)
     for found, expected in zip(derivatives_of(parts, by), derivatives_of(whole, by), strict=True):
         torch.testing.assert_close(found, expected)
 
 
 @every_explainer
-def test_chunks_change_no_second_derivative(explain: Explainer) -> None:
+def test_chunks_change_no_second_derivative(explain: InputExplainer) -> None:
     # The gradient of a gradient's length. The inputs hang on the weights, as those of an attack
     # that is itself differentiated do: the weights' two ways to the result are counted once each.
     model, x, y = tiny_mlp(), numbers(5, 6).requires_grad_(), torch.arange(5) % 2
 
     def twice(rows_at_once: int) -> list[Tensor]:
         moved = x * model[0].weight.sum()
-        values = explain(model, moved, y, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+        values = replace(explain, rows_at_once=rows_at_once)(model, moved, y)
         by = [x, *model.parameters()]
         once = derivatives_of(values, by, create_graph=True)
         length = torch.stack([part.square().sum() for part in once]).sum()
@@ -275,14 +284,14 @@ def test_chunks_change_no_second_derivative(explain: Explainer) -> None:
 
 
 @every_explainer
-def test_chunks_serve_inputs_or_weights_alone(explain: Explainer) -> None:
+def test_chunks_serve_inputs_or_weights_alone(explain: InputExplainer) -> None:
     y = torch.arange(5) % 2
     for weights_learn, x_learns in [(True, False), (False, True)]:
         model = tiny_mlp().requires_grad_(weights_learn)
         x = numbers(5, 6).requires_grad_(x_learns)
         by = [value for value in (x, *model.parameters()) if value.requires_grad]
         parts, whole = (
-            derivatives_of(explain(model, x, y, rows_at_once=rows), by)  # type: ignore[call-arg]
+            derivatives_of(replace(explain, rows_at_once=rows)(model, x, y), by)
             for rows in (2, 10**6)
         )
         for found, expected in zip(parts, whole, strict=True):
@@ -290,16 +299,16 @@ def test_chunks_serve_inputs_or_weights_alone(explain: Explainer) -> None:
 
 
 @every_explainer
-def test_chunks_refuse_other_weights_than_those_explained(explain: Explainer) -> None:
+def test_chunks_refuse_other_weights_than_those_explained(explain: InputExplainer) -> None:
     # A chunk is computed again when it is differentiated. With the weights exchanged (as
     # functional calls do for the time of one call) or frozen by then, it would be another's.
     model, x, y = tiny_mlp(), numbers(5, 6), torch.arange(5) % 2
-    frozen = explain(model, x, y, rows_at_once=2).sum()  # type: ignore[call-arg]
+    frozen = replace(explain, rows_at_once=2)(model, x, y).sum()
     model[0].requires_grad_(False)
     with pytest.raises(RuntimeError, match="exchanged or frozen"):
         frozen.backward()
     model[0].requires_grad_(True)
-    exchanged = explain(model, x, y, rows_at_once=2).sum()  # type: ignore[call-arg]
+    exchanged = replace(explain, rows_at_once=2)(model, x, y).sum()
     model[0].weight = nn.Parameter(numbers(5, 6, seed=8))
     with pytest.raises(RuntimeError, match="exchanged or frozen"):
         exchanged.backward()
@@ -307,11 +316,13 @@ def test_chunks_refuse_other_weights_than_those_explained(explain: Explainer) ->
 
 @every_explainer
 @pytest.mark.parametrize("rows_at_once", [1, 3, 8, 20])
-def test_no_more_rows_than_allowed_pass_together(explain: Explainer, rows_at_once: int) -> None:
+def test_no_more_rows_than_allowed_pass_together(
+    explain: InputExplainer, rows_at_once: int
+) -> None:
     model, x, y = tiny_mlp(), numbers(9, 6).requires_grad_(), torch.arange(9) % 2
     rows: list[int] = []
     model.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
-    found = explain(model, x, y, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+    found = replace(explain, rows_at_once=rows_at_once)(model, x, y)
     forward = len(rows)
     assert max(rows) <= rows_at_once
     found.sum().backward()
@@ -347,7 +358,7 @@ def test_chunks_bound_what_is_kept(learns: str) -> None:
         with torch.autograd.graph.saved_tensors_hooks(
             lambda value: Held(value, free), lambda held: held.value
         ):
-            found = integrated_gradients(model, x, y, points=points, rows_at_once=rows_at_once)
+            found = IntegratedGradients(points=points, rows_at_once=rows_at_once)(model, x, y)
             if learns == "weights":
                 found.sum().backward()
         return Held.most
@@ -368,9 +379,9 @@ def wide_net() -> tuple[nn.Sequential, Tensor, Tensor]:
 @pytest.mark.parametrize(
     "explain",
     [
-        partial(integrated_gradients, points=200),
-        partial(smooth_grad, samples=200),
-        partial(gradient, groups=None),
+        IntegratedGradients(points=200),
+        SmoothGrad(samples=200),
+        Gradient(groups=None),
     ],
     ids=["integrated", "smooth", "plain"],
 )
@@ -379,14 +390,14 @@ def test_work_is_split_by_the_memory_it_takes(
 ) -> None:
     # Nobody asked for chunks: values and slopes by x and by the weights are those of one piece.
     model, x, y = wide_net()
-    if explain.func is gradient:
+    if isinstance(explain, Gradient):
         x, y = x.repeat(200, 1), y.repeat(200)
     rows = list[int]()
     model.register_forward_hook(lambda part, given, result: rows.append(len(given[0])))
 
     def twice(**choices: Any) -> list[Tensor]:
         at = x.clone().requires_grad_()
-        found = explain(model, at, y, **choices)
+        found = replace(explain, **choices)(model, at, y)
         by = [at, *model.parameters()]
         return [found.detach(), *torch.autograd.grad(found.square().sum(), by)]
 
@@ -412,17 +423,16 @@ def test_small_work_is_not_split() -> None:
     model, x, y = tiny_mlp(), numbers(4, 6), torch.arange(4) % 2
     rows = list[int]()
     model.register_forward_hook(lambda part, given, result: rows.append(len(given[0])))
-    integrated_gradients(model, x, y)
+    IntegratedGradients()(model, x, y)
     assert rows == [400]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["integrated_gradients", "smooth_grad"])
+@pytest.mark.parametrize("name", ["IntegratedGradients(points=32)", "SmoothGrad(samples=32)"])
 def test_training_on_large_pictures_stays_within_its_memory(name: str) -> None:
     # 64 rows of 224 x 224 take 1.8 GB in one piece, here and by this network.
     work = f"""
 import resource, torch, r2et
-from functools import partial
 from torch import nn
 torch.manual_seed(0)
 net = nn.Sequential(
@@ -431,9 +441,7 @@ net = nn.Sequential(
 )
 x, y = torch.rand(2, 3, 224, 224), torch.tensor([0, 1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-settings = {{"points": 32}} if {name!r} == "integrated_gradients" else {{"samples": 32}}
-explain = partial(r2et.{name}, **settings)
-r2et.Objective(net, r2et.r2et(k=8, explain=explain))(x, y).backward()
+r2et.Objective(net, r2et.r2et(k=8, explain=r2et.{name}))(x, y).backward()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
     done = subprocess.run(
@@ -479,7 +487,7 @@ def test_a_sure_model_keeps_its_ranking(classes: int, factor: float) -> None:
     for k in range(1, 6):
         assert not ties(gradient(model, x, y), k).any()
         assert ties(naive(model, x, y), k)[lost].all()
-    sure, by_margin = gradient(model, x, y), gradient(model, x, y, of="margin")
+    sure, by_margin = gradient(model, x, y), Gradient(of="margin")(model, x, y)
     assert torch.equal(order(sure), order(by_margin))
     # The softmax rounds p to 1 first and forgets the own class, then rounds the others to 0.
     assert not torch.equal(order(naive(model, x, y)), order(by_margin))
@@ -501,7 +509,7 @@ def test_the_floor_is_out_of_sight_of_ordinary_models() -> None:
 def test_a_sure_models_explanation_has_finite_slopes() -> None:
     model, x = times(tiny_mlp(classes=3), 1000).float(), numbers(5, 6).float().requires_grad_()
     for form in FORMS:
-        found = gradient(model, x, predicted(model, x), form=form)
+        found = Gradient(form=form)(model, x, predicted(model, x))
         slopes = torch.autograd.grad(found.sum(), [x, *model.parameters()], allow_unused=True)
         assert all(part.isfinite().all() for part in slopes if part is not None)
 
@@ -529,7 +537,7 @@ def test_two_classes_rank_alike_by_probability_margin_and_loss(
     (of_loss,) = torch.autograd.grad(F.cross_entropy(model(x), y, reduction="sum"), x)
     shares = [
         part / part.norm(dim=-1, keepdim=True)
-        for part in (gradient(model, x, y), gradient(model, x, y, of="margin"), of_loss.abs())
+        for part in (gradient(model, x, y), Gradient(of="margin")(model, x, y), of_loss.abs())
     ]
     torch.testing.assert_close(shares[0], shares[1])
     torch.testing.assert_close(shares[0].detach(), shares[2])
@@ -541,11 +549,11 @@ def test_two_classes_rank_alike_by_probability_margin_and_loss(
 
 @every_explainer
 @pytest.mark.parametrize("form", FORMS)
-def test_groups_are_totals(explain: Explainer, form: Form) -> None:
+def test_groups_are_totals(explain: InputExplainer, form: Form) -> None:
     model, x, y, groups = tiny_mlp(), numbers(3, 6), ones(3), (2, 0, 0, 1, 2, 2)
     with torch.no_grad():
-        single = explain(model, x, y, form="signed")  # type: ignore[call-arg]
-        found = explain(model, x, y, form=form, groups=groups)  # type: ignore[call-arg]
+        single = replace(explain, form="signed")(model, x, y)
+        found = replace(explain, form=form, groups=groups)(model, x, y)
     assert found.shape == (3, 3)
     for row, totals in zip(single.tolist(), found.tolist(), strict=True):
         values = row if form == "signed" else [abs(value) for value in row]
@@ -558,19 +566,19 @@ def test_groups_are_totals(explain: Explainer, form: Form) -> None:
 
 
 @every_explainer
-def test_normalised_explanations_sum_to_one(explain: Explainer) -> None:
+def test_normalised_explanations_sum_to_one(explain: InputExplainer) -> None:
     for shape, model in [((6,), tiny_mlp()), ((1, 6, 6), conv_net())]:
-        found = explain(model, numbers(3, *shape), ones(3), form="normalised")  # type: ignore[call-arg]
+        found = replace(explain, form="normalised")(model, numbers(3, *shape), ones(3))
         torch.testing.assert_close(found.sum(-1), torch.ones(3).double())
         assert (found >= 0).all()
 
 
 @every_explainer
 @pytest.mark.parametrize("form", FORMS)
-def test_an_explanation_of_nothing_is_zero(explain: Explainer, form: Form) -> None:
+def test_an_explanation_of_nothing_is_zero(explain: InputExplainer, form: Form) -> None:
     # Without output weights the logits are constant: no feature has a share in them.
     model, x = times(tiny_mlp(), 0), numbers(3, 6).requires_grad_()
-    found = explain(model, x, ones(3), form=form)  # type: ignore[call-arg]
+    found = replace(explain, form=form)(model, x, ones(3))
     assert torch.equal(found, torch.zeros_like(found))
     slopes = torch.autograd.grad(
         (found * numbers(3, 6, seed=1)).sum(), [x, *model.parameters()], allow_unused=True
@@ -579,7 +587,7 @@ def test_an_explanation_of_nothing_is_zero(explain: Explainer, form: Form) -> No
 
 
 @every_explainer
-def test_an_empty_batch_has_no_explanations(explain: Explainer) -> None:
+def test_an_empty_batch_has_no_explanations(explain: InputExplainer) -> None:
     assert explain(tiny_mlp(), numbers(0, 6), ones(0)).shape == (0, 6)
 
 
@@ -614,13 +622,13 @@ class Gauged(nn.Module):
         return logits
 
 
-def moved_by_the_gauge(explain: Explainer, x: Tensor, of: Quantity, classes: int = 2) -> float:
+def moved_by_the_gauge(explain: InputExplainer, x: Tensor, of: Quantity, classes: int = 2) -> float:
     """Largest change of an explanation, relative to its largest score."""
     model = tiny_mlp(classes=classes)
     gauged = Gauged(model, 3 * numbers(classes, len(ONE_HOT), seed=6))
     y = torch.arange(len(x)) % classes
     with torch.no_grad():
-        before, after = explain(model, x, y, of=of), explain(gauged, x, y, of=of)  # type: ignore[call-arg]
+        before, after = replace(explain, of=of)(model, x, y), replace(explain, of=of)(gauged, x, y)
     return float((after - before).abs().max() / before.abs().max())
 
 
@@ -634,9 +642,9 @@ def test_a_gauge_free_slope_is_the_projection_of_its_definition(d: int) -> None:
         ones_in_group = torch.zeros(d, dtype=torch.float64)
         ones_in_group[list(group)] = 1
         P -= torch.outer(ones_in_group, ones_in_group) / len(group)
-    found = gauge_free(slopes, ONE_HOT)
+    found = project_one_hot(slopes, ONE_HOT)
     torch.testing.assert_close(found, slopes @ P, rtol=0, atol=1e-14)
-    torch.testing.assert_close(found, gauge_free(found, ONE_HOT), rtol=0, atol=1e-14)
+    torch.testing.assert_close(found, project_one_hot(found, ONE_HOT), rtol=0, atol=1e-14)
     others = sorted({*range(d)} - {column for group in ONE_HOT for column in group})
     assert torch.equal(found[:, others], slopes[:, others])
     assert (found - slopes).abs().max() > 0.1
@@ -646,7 +654,7 @@ def test_a_gauge_free_slope_is_the_projection_of_its_definition(d: int) -> None:
 def test_a_gauge_free_slope_has_no_null_share(d: int) -> None:
     slopes = numbers(4, d) + 5
     assert off_data_share(slopes, ONE_HOT).min() > 0.01
-    assert off_data_share(gauge_free(slopes, ONE_HOT), ONE_HOT).max() < 1e-28
+    assert off_data_share(project_one_hot(slopes, ONE_HOT), ONE_HOT).max() < 1e-28
 
 
 @every_width
@@ -654,12 +662,12 @@ def test_a_gauge_free_slope_has_no_null_share(d: int) -> None:
 def test_a_gauge_free_slope_keeps_shape_and_format(d: int, dtype: torch.dtype) -> None:
     flat = numbers(4, d).to(dtype)
     picture = flat.view(4, 2, d // 2)
-    found = gauge_free(picture, ONE_HOT)
+    found = project_one_hot(picture, ONE_HOT)
     assert found.dtype == dtype
     assert found.shape == picture.shape
-    assert torch.equal(found.flatten(1), gauge_free(flat, ONE_HOT))
-    assert torch.equal(gauge_free(flat[:0], ONE_HOT), flat[:0])
-    assert gauge_free(flat, []) is gauge_free(flat, None) is flat
+    assert torch.equal(found.flatten(1), project_one_hot(flat, ONE_HOT))
+    assert torch.equal(project_one_hot(flat[:0], ONE_HOT), flat[:0])
+    assert project_one_hot(flat, []) is project_one_hot(flat, None) is flat
 
 
 @every_width
@@ -667,7 +675,7 @@ def test_a_gauge_free_slope_can_be_differentiated_twice(d: int) -> None:
     first, rest = numbers(2, 6).requires_grad_(), numbers(2, d - 6)
 
     def cubes(first: Tensor) -> Tensor:
-        return gauge_free(torch.cat([first, rest], dim=-1), ONE_HOT)[:, :6].pow(3)
+        return project_one_hot(torch.cat([first, rest], dim=-1), ONE_HOT)[:, :6].pow(3)
 
     assert gradcheck(cubes, first)
     assert gradgradcheck(cubes, first)
@@ -675,14 +683,14 @@ def test_a_gauge_free_slope_can_be_differentiated_twice(d: int) -> None:
 
 def test_the_two_columns_of_a_group_tie() -> None:
     # (a - b) / 2 and (b - a) / 2. Were they apart by rounding, it would rank them by chance.
-    found = gauge_free(numbers(500, 6) * 10 ** numbers(500, 6, seed=1), ONE_HOT)
+    found = project_one_hot(numbers(500, 6) * 10 ** numbers(500, 6, seed=1), ONE_HOT)
     assert torch.equal(found[:, 1], -found[:, 4])
 
 
 def test_wide_slopes_need_no_square_matrix() -> None:
     slopes, groups = torch.ones(3, 20_000), [(2 * i, 2 * i + 1) for i in range(10_000)]
     with Largest() as largest:
-        found = gauge_free(slopes, groups)
+        found = project_one_hot(slopes, groups)
     assert largest.numel < 2 * slopes.numel()
     assert torch.equal(found, torch.zeros_like(found))
 
@@ -690,32 +698,34 @@ def test_wide_slopes_need_no_square_matrix() -> None:
 def test_a_projection_first_met_in_inference_serves_training() -> None:
     groups = [(0, 3), (1, 2)]  # of no other test
     with torch.inference_mode():
-        gauge_free(numbers(2, 6), groups)
+        project_one_hot(numbers(2, 6), groups)
     slopes = numbers(2, 6).requires_grad_()
-    assert gradcheck(lambda slopes: gauge_free(slopes, groups), slopes)
+    assert gradcheck(lambda slopes: project_one_hot(slopes, groups), slopes)
 
 
 @every_explainer
 @every_quantity
 def test_gauge_free_explanations_can_be_attacked_and_trained(
-    explain: Explainer, of: Quantity
+    explain: InputExplainer, of: Quantity
 ) -> None:
     # Central differences by every input number and every weight.
     model, x = tiny_mlp(hidden=2, classes=3), real_inputs(2).add(0.1).requires_grad_()
     y = torch.tensor([0, 2])
     settings: Any = {"of": of, "one_hot": ONE_HOT}
-    assert gradcheck(lambda x, *weights: explain(model, x, y, **settings), (x, *model.parameters()))
+    assert gradcheck(
+        lambda x, *weights: replace(explain, **settings)(model, x, y), (x, *model.parameters())
+    )
 
 
 @every_explainer
 @pytest.mark.parametrize("rows_at_once", [1, 3, 11])
 def test_chunks_change_nothing_of_gauge_free_explanations(
-    explain: Explainer, rows_at_once: int
+    explain: InputExplainer, rows_at_once: int
 ) -> None:
     model, x, y = tiny_mlp(classes=3), real_inputs(5).requires_grad_(), torch.arange(5) % 3
     by = [x, *model.parameters()]
-    whole = explain(model, x, y, one_hot=ONE_HOT)  # type: ignore[call-arg]
-    parts = explain(model, x, y, one_hot=ONE_HOT, rows_at_once=rows_at_once)  # type: ignore[call-arg]
+    whole = replace(explain, one_hot=ONE_HOT)(model, x, y)
+    parts = replace(explain, one_hot=ONE_HOT, rows_at_once=rows_at_once)(model, x, y)
     torch.testing.assert_close(parts, whole)
     for found, expected in zip(derivatives_of(parts, by), derivatives_of(whole, by), strict=True):
         torch.testing.assert_close(found, expected)
@@ -729,26 +739,26 @@ def test_gauge_free_explanations_of_a_quadratic_by_hand() -> None:
     noisy = x + 0.3**0.5 * drawn.mean(0)
     for explain, mean_place, factor in [
         (gradient, x, torch.ones_like(x)),
-        (input_x_gradient, x, x),
-        (partial(smooth_grad, samples=9, variance=0.3, seed=2), noisy, torch.ones_like(x)),
-        (partial(integrated_gradients, baseline=x0), (x + x0) / 2, x - x0),
+        (GradientTimesInput(), x, x),
+        (SmoothGrad(samples=9, variance=0.3, seed=2), noisy, torch.ones_like(x)),
+        (IntegratedGradients(baseline=x0), (x + x0) / 2, x - x0),
     ]:
-        signed = gauge_free(mean_place @ A + b, ONE_HOT) * factor
-        found = explain(model, x, ones(4), one_hot=ONE_HOT, **signed_logit).detach()
+        signed = project_one_hot(mean_place @ A + b, ONE_HOT) * factor
+        found = replace(explain, one_hot=ONE_HOT, **signed_logit)(model, x, ones(4)).detach()
         torch.testing.assert_close(found, signed)
-        absolute = explain(model, x, ones(4), one_hot=ONE_HOT, of="logit").detach()
+        absolute = replace(explain, one_hot=ONE_HOT, of="logit")(model, x, ones(4)).detach()
         torch.testing.assert_close(absolute, signed.abs())
 
 
 @every_explainer
 @pytest.mark.parametrize(("of", "classes"), [("logit", 2), ("logit", 3), ("margin", 2)])
 def test_no_gauge_moves_the_gauge_free_explanation_of_a_logit(
-    explain: Explainer, of: Quantity, classes: int
+    explain: InputExplainer, of: Quantity, classes: int
 ) -> None:
     # The slope of c (sum of the group - 1) is c in each of its columns, anywhere: P removes it. Of
     # three classes it could make another one the runner-up, of which a margin is taken, though.
     for x in (real_inputs(6), numbers(6, 6, seed=1)):
-        free = partial(explain, one_hot=ONE_HOT)  # type: ignore[call-arg]
+        free = replace(explain, one_hot=ONE_HOT)
         assert moved_by_the_gauge(free, x, of, classes) < ROUNDING
         assert moved_by_the_gauge(explain, x, of, classes) > PLAIN_TO_SEE
 
@@ -760,7 +770,7 @@ def test_no_gauge_moves_the_gauge_free_explanation_of_a_real_input(
     name: str, of: Quantity, classes: int
 ) -> None:
     # There sum - 1 = 0: probabilities and runners-up are those of the model without it.
-    free = partial(SMALL[name], one_hot=ONE_HOT)  # type: ignore[call-arg]
+    free = replace(SMALL[name], one_hot=ONE_HOT)
     assert moved_by_the_gauge(free, real_inputs(6), of, classes) < ROUNDING
     assert moved_by_the_gauge(SMALL[name], real_inputs(6), of, classes) > PLAIN_TO_SEE
 
@@ -768,8 +778,8 @@ def test_no_gauge_moves_the_gauge_free_explanation_of_a_real_input(
 @pytest.mark.parametrize("name", ["grad", "grad-x-input"])
 def test_beside_real_inputs_a_gauge_moves_no_share_of_two_classes(name: str) -> None:
     # grad p = p (1 - p) grad m: p is another one there, a factor that the shares do not see.
-    x, free = numbers(6, 6, seed=1), partial(SMALL[name], one_hot=ONE_HOT)  # type: ignore[call-arg]
-    shares = partial(free, form="normalised")
+    x, free = numbers(6, 6, seed=1), replace(SMALL[name], one_hot=ONE_HOT)
+    shares = replace(free, form="normalised")
     assert moved_by_the_gauge(shares, x, "probability") < ROUNDING
     assert moved_by_the_gauge(free, x, "probability") > PLAIN_TO_SEE
     assert moved_by_the_gauge(shares, x, "probability", classes=3) > PLAIN_TO_SEE
@@ -779,12 +789,12 @@ def test_beside_real_inputs_a_gauge_moves_no_share_of_two_classes(name: str) -> 
 def test_a_line_between_real_inputs_meets_no_gauge(of: Quantity) -> None:
     # From 0 the sum of a group grows from 0 to 1, from a real x0 it is 1 all the way.
     x, x0 = real_inputs(6), real_inputs(4).mean(0)
-    free = partial(integrated_gradients, points=7, one_hot=ONE_HOT)
-    assert moved_by_the_gauge(partial(free, baseline=x0), x, of, classes=3) < ROUNDING
+    free = IntegratedGradients(points=7, one_hot=ONE_HOT)
+    assert moved_by_the_gauge(replace(free, baseline=x0), x, of, classes=3) < ROUNDING
     if of != "logit":
         assert moved_by_the_gauge(free, x, of, classes=3) > PLAIN_TO_SEE
     # SmoothGrad's places are never real ones.
-    smooth = partial(SMALL["smooth-grad"], one_hot=ONE_HOT)  # type: ignore[call-arg]
+    smooth = replace(SMALL["smooth-grad"], one_hot=ONE_HOT)
     if of == "probability":
         assert moved_by_the_gauge(smooth, x, of) > PLAIN_TO_SEE
 
@@ -795,8 +805,8 @@ def test_gauge_free_integrated_gradients_between_real_inputs_add_up() -> None:
     settings: Any = {"of": "logit", "form": "signed", "one_hot": ONE_HOT}
     with torch.no_grad():
         rise = model(x)[:, 1] - model(x0[None])[:, 1]
-        found = integrated_gradients(model, x, ones(6), baseline=x0, **settings)
-        from_zero = integrated_gradients(model, x, ones(6), **settings)
+        found = IntegratedGradients(baseline=x0, **settings)(model, x, ones(6))
+        from_zero = IntegratedGradients(**settings)(model, x, ones(6))
         rise_from_zero = model(x)[:, 1] - model(torch.zeros_like(x))[:, 1]
     torch.testing.assert_close(found.sum(-1), rise, rtol=0, atol=1e-5)
     assert (from_zero.sum(-1) - rise_from_zero).abs().max() > PLAIN_TO_SEE
@@ -816,7 +826,7 @@ def test_gauge_free_integrated_gradients_between_real_inputs_add_up() -> None:
 )
 def test_groups_that_cannot_be_one_hot_are_refused(d: int, one_hot: Any, words: str) -> None:
     for _ in range(2):  # a projection that was refused is not remembered
-        assert words in refusal(lambda: gauge_free(numbers(3, d), one_hot))
+        assert words in refusal(lambda: project_one_hot(numbers(3, d), one_hot))
 
 
 # --- noise ---
@@ -824,28 +834,31 @@ def test_groups_that_cannot_be_one_hot_are_refused(d: int, one_hot: Any, words: 
 
 def test_noise_depends_on_the_seed_only() -> None:
     model, x, y = tiny_mlp(), numbers(3, 6), ones(3)
-    assert torch.equal(smooth_grad(model, x, y), smooth_grad(model, x, y, seed=0))
-    assert not torch.equal(smooth_grad(model, x, y), smooth_grad(model, x, y, seed=1))
-    torch.testing.assert_close(smooth_grad(model, x, y, variance=0.0), gradient(model, x, y))
+    assert torch.equal(SmoothGrad()(model, x, y), SmoothGrad(seed=0)(model, x, y))
+    assert not torch.equal(SmoothGrad()(model, x, y), SmoothGrad(seed=1)(model, x, y))
+    torch.testing.assert_close(SmoothGrad(variance=0.0)(model, x, y), gradient(model, x, y))
 
 
 def test_fresh_noise_follows_its_generator_only() -> None:
     model, x, y = tiny_mlp(), numbers(3, 6), ones(3)
-    fresh = partial(smooth_grad, model, x, y)
+
+    def fresh(generator: torch.Generator, seed: int = 0) -> Tensor:
+        return SmoothGrad(generator=generator, seed=seed)(model, x, y)
+
     generator, everyones = stream(1, "test"), torch.random.get_rng_state()
-    first, second = fresh(generator=generator), fresh(generator=generator)
+    first, second = fresh(generator), fresh(generator)
     assert not torch.equal(first, second)
     generator = stream(1, "test")
-    assert torch.equal(fresh(generator=generator, seed=5), first)
-    assert torch.equal(fresh(generator=generator, seed=6), second)
+    assert torch.equal(fresh(generator, seed=5), first)
+    assert torch.equal(fresh(generator, seed=6), second)
     assert torch.equal(torch.random.get_rng_state(), everyones)
 
 
 def test_fresh_noise_is_shared_by_all_examples_of_a_call() -> None:
     model, x, y = tiny_mlp(), numbers(3, 6), torch.tensor([0, 1, 1])
-    together = smooth_grad(model, x, y, generator=stream(1, "test"))
+    together = SmoothGrad(generator=stream(1, "test"))(model, x, y)
     for i in range(3):
-        alone = smooth_grad(model, x[i : i + 1], y[i : i + 1], generator=stream(1, "test"))
+        alone = SmoothGrad(generator=stream(1, "test"))(model, x[i : i + 1], y[i : i + 1])
         torch.testing.assert_close(together[i : i + 1], alone)
 
 
@@ -857,16 +870,13 @@ def test_the_mean_over_fresh_noise_is_the_expectation() -> None:
     with torch.no_grad():
         found = torch.stack(
             [
-                smooth_grad(
-                    model,
-                    x,
-                    ones(4),
+                SmoothGrad(
                     samples=samples,
                     variance=variance,
                     generator=generator,
                     of="logit",
                     form="signed",
-                )
+                )(model, x, ones(4))
                 for _ in range(calls)
             ]
         )
@@ -884,7 +894,7 @@ def test_chunks_are_computed_again_with_the_noise_first_drawn(rows_at_once: int)
 
     def twice(rows_at_once: int) -> list[Tensor]:
         generator = stream(3, "test")
-        values = smooth_grad(model, x, y, samples=7, generator=generator, rows_at_once=rows_at_once)
+        values = SmoothGrad(samples=7, generator=generator, rows_at_once=rows_at_once)(model, x, y)
         after_the_call = generator.get_state()
         once = derivatives_of(values, by, create_graph=True)
         length = torch.stack([part.square().sum() for part in once]).sum()
@@ -975,7 +985,7 @@ def test_a_sound_case_passes_and_is_left_alone() -> None:
 
 
 @every_explainer
-def test_settings_without_a_meaning_are_refused(explain: Explainer) -> None:
+def test_settings_without_a_meaning_are_refused(explain: InputExplainer) -> None:
     case: Any = (tiny_mlp(), numbers(3, 6), ones(3))
     for settings, words in [
         ({"of": "loss"}, "'loss'"),
@@ -985,21 +995,21 @@ def test_settings_without_a_meaning_are_refused(explain: Explainer) -> None:
         ({"rows_at_once": 0}, "at least 1"),
     ]:
         with pytest.raises(ValueError, match=words):
-            explain(*case, **settings)  # type: ignore[arg-type]
+            replace(explain, **settings)(*case)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_no_points_no_explanation(count: int) -> None:
     case: Any = (tiny_mlp(), numbers(3, 6), ones(3))
     with pytest.raises(ValueError, match="at least 1"):
-        integrated_gradients(*case, points=count)
+        IntegratedGradients(points=count)(*case)
     with pytest.raises(ValueError, match="samples >= 1"):
-        smooth_grad(*case, samples=count)
+        SmoothGrad(samples=count)(*case)
 
 
 def test_negative_variance_is_refused() -> None:
     with pytest.raises(ValueError, match="variance >= 0"):
-        smooth_grad(tiny_mlp(), numbers(3, 6), ones(3), variance=-0.1)
+        SmoothGrad(variance=-0.1)(tiny_mlp(), numbers(3, 6), ones(3))
 
 
 # --- predictions ---
@@ -1015,6 +1025,6 @@ def test_predictions_are_those_of_prediction_mode() -> None:
 
 def test_a_slope_follows_its_caller() -> None:
     model, x = tiny_mlp(), numbers(3, 6)
-    assert slope(model, x, ones(3)).requires_grad
+    assert input_gradient(model, x, ones(3)).requires_grad
     with torch.no_grad():
-        assert not slope(model, x.clone().requires_grad_(), ones(3)).requires_grad
+        assert not input_gradient(model, x.clone().requires_grad_(), ones(3)).requires_grad

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from brief import brief
 from closed_form import DropoutInForward, Largest, Linear, conv_net, numbers, tiny_mlp
 from r2et.attacks import Budget, er_attack, mse_attack, strong_attack
 from r2et.attacks.ensemble import EnsembleBudget
@@ -326,11 +327,7 @@ def test_nothing_to_stack_is_refused() -> None:
 def test_each_network_of_a_stack_is_explained_as_alone(
     name: str, build: Callable[[int], nn.Module]
 ) -> None:
-    settings: dict[str, Any] = {
-        "smooth-grad": {"samples": 6},
-        "integrated-gradients": {"points": 7},
-    }
-    explain = partial(EXPLAINERS[name], **settings.get(name, {}))
+    explain = brief(EXPLAINERS[name], 6)
     models, x = [build(seed) for seed in range(3)], inputs(3)
     stack, batch = stacked(models), in_turn(x)
     labels = predicted(stack, batch)

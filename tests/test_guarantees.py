@@ -11,7 +11,7 @@ from torch import Tensor
 
 from closed_form import Quadratic, numbers
 from r2et.core.rng import noise_like, stream
-from r2et.explainers import gradient
+from r2et.explainers import Gradient
 from r2et.metrics.thickness import explained
 from r2et.theory.guarantees import (
     RiskBound,
@@ -27,7 +27,7 @@ from r2et.theory.guarantees import (
 )
 from refusals import refusal
 
-signed_logit = partial(gradient, of="logit", form="signed")
+signed_logit = Gradient(of="logit", form="signed")
 
 
 def phi(z: float, u: float) -> float:

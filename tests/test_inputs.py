@@ -1,7 +1,7 @@
 """Inputs of several tensors, explanations of some of their numbers, and all that takes them."""
 
-import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, get_args
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from brief import brief
 from closed_form import conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.attacks import (
     HANDLERS,
@@ -35,17 +36,18 @@ from r2et.core.inputs import Inputs, Joined, Piece, check_symmetric, joined, pac
 from r2et.core.rng import noise_like, stream
 from r2et.explainers import (
     EXPLAINERS,
+    Activations,
     Explainer,
     Form,
-    activations,
-    from_slope,
+    Gradient,
+    GradientTimesInput,
+    IntegratedGradients,
+    SmoothGrad,
     gradient,
-    input_x_gradient,
-    integrated_gradients,
+    input_gradient,
+    made_of_gradient,
     predicted,
     shaped,
-    slope,
-    smooth_grad,
 )
 from r2et.methods import METHODS, BatchContext, Method, Objective, r2et
 from r2et.methods.baselines import adversarial, estimated_hessian, thick
@@ -237,15 +239,9 @@ def test_matrices_that_are_not_symmetric_are_refused() -> None:
 # --- examples of several tensors, wherever examples are taken ---
 
 
-def brief(explain: Callable[..., Tensor]) -> Explainer:
-    """The same explainer with fewer places to visit, where it visits any."""
-    asked = inspect.signature(explain).parameters
-    return partial(explain, **{name: 5 for name in ("samples", "points") if name in asked})
-
-
 EVERY: dict[str, Explainer] = {
     **{name: brief(explain) for name, explain in EXPLAINERS.items()},
-    "activations": partial(activations, layer="model.bend"),
+    "activations": Activations(layer="model.bend"),
 }
 
 
@@ -264,7 +260,7 @@ def test_the_slope_by_several_tensors_is_that_by_each() -> None:
     a, b = a.requires_grad_(), b.requires_grad_()
     chosen = model(a, b).softmax(-1).gather(1, y[:, None])
     by_a, by_b = torch.autograd.grad(chosen.sum(), (a, b))
-    found = gradient(model, (a, b), y, form="signed")  # type: ignore[arg-type]
+    found = Gradient(form="signed")(model, (a, b), y)  # type: ignore[arg-type]
     torch.testing.assert_close(found, torch.cat([by_a.flatten(1), by_b], 1))
 
 
@@ -320,7 +316,7 @@ def test_metrics_take_several_tensors() -> None:
     model, parts, y = pair()
     one, x, _ = joined_pair()
     moved = tuple(part + 0.1 * numbers(*part.shape, seed=7) for part in parts)
-    explain = partial(gradient, groups=PIXELS)
+    explain = Gradient(groups=PIXELS)
     chosen: dict[str, Any] = {"sizes": (1, 3), "groups": PIXELS}
     case = Case.of(model, explain, parts, moved, y, 2, **chosen)  # type: ignore[arg-type]
     plain = Case.of(one, explain, x, packed(moved), y, 2, **chosen)
@@ -421,7 +417,7 @@ def test_groups_seen_in_inference_mode_serve_gradients() -> None:
 def test_the_explained_numbers_are_those_of_the_whole(explain: Any) -> None:
     model, x, y = joined_pair()
     whole = brief(explain)(model, x, y)
-    found = brief(explain)(model, x, y, groups=PIXELS)  # type: ignore[call-arg]
+    found = replace(brief(explain), groups=PIXELS)(model, x, y)
     torch.testing.assert_close(found, whole[:, :4] + whole[:, 4:8])
 
 
@@ -430,12 +426,12 @@ def test_the_explained_numbers_are_those_of_the_whole(explain: Any) -> None:
 
 def test_activations_are_what_a_layer_returns() -> None:
     model, x, y = tiny_mlp(), numbers(3, 6), torch.tensor([0, 1, 0])
-    assert torch.equal(activations(model, x, y, layer="1"), model[:2](x))
-    assert torch.equal(activations(model, x, 1 - y, layer="1"), model[:2](x))
-    assert torch.equal(activations(model, x, y, layer="0", form="absolute"), model[0](x).abs())
+    assert torch.equal(Activations(layer="1")(model, x, y), model[:2](x))
+    assert torch.equal(Activations(layer="1")(model, x, 1 - y), model[:2](x))
+    assert torch.equal(Activations(layer="0", form="absolute")(model, x, y), model[0](x).abs())
     pictures, x = conv_net(), numbers(3, 1, 6, 6)
     torch.testing.assert_close(
-        activations(pictures, x, y, layer="1"), pictures[:2](x).sum((2, 3)) / 16
+        Activations(layer="1")(pictures, x, y), pictures[:2](x).sum((2, 3)) / 16
     )
 
 
@@ -443,26 +439,26 @@ def test_activations_are_those_of_prediction_mode_and_leave_the_mode() -> None:
     model, x, y = mixing_mlp(), numbers(4, 6), torch.zeros(4, dtype=torch.long)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [part.training for part in model.modules()]
-    found = activations(model, x, y, layer="2")
+    found = Activations(layer="2")(model, x, y)
     assert [part.training for part in model.modules()] == modes
     assert not any(part._forward_hooks for part in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(found, model.eval()[:3](x))
-    torch.testing.assert_close(found[1:2], activations(model, x[1:2], y[1:2], layer="2"))
+    torch.testing.assert_close(found[1:2], Activations(layer="2")(model, x[1:2], y[1:2]))
 
 
 def test_activations_have_two_derivatives() -> None:
     model, y = tiny_mlp(), torch.zeros(2, dtype=torch.long)
     x = numbers(2, 6).requires_grad_()
-    assert gradcheck(lambda at: activations(model, at, y, layer="1"), x)
-    assert gradgradcheck(lambda at: activations(model, at, y, layer="1"), x)
+    assert gradcheck(lambda at: Activations(layer="1")(model, at, y), x)
+    assert gradgradcheck(lambda at: Activations(layer="1")(model, at, y), x)
     weights = list(model[0].parameters())
-    found = torch.autograd.grad(activations(model, x, y, layer="1").square().sum(), weights)
+    found = torch.autograd.grad(Activations(layer="1")(model, x, y).square().sum(), weights)
     expected = torch.autograd.grad(model[:2](x).square().sum(), weights)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs)
     with torch.no_grad():
-        assert not activations(model, x, y, layer="1").requires_grad
+        assert not Activations(layer="1")(model, x, y).requires_grad
 
 
 class Twice(nn.Module):
@@ -483,11 +479,11 @@ class Twice(nn.Module):
 
 def test_layers_that_show_no_neurons_are_refused() -> None:
     model, x, y = tiny_mlp(), numbers(3, 6), torch.zeros(3, dtype=torch.long)
-    told = refusal(lambda: activations(model, x, y, layer="11"))
+    told = refusal(lambda: Activations(layer="11")(model, x, y))
     assert told == "the model has no layer '11': did you mean '1'? Known: 0, 1, 2."
     for layer in ("layer", "unused", "two", "mixed"):
         odd = Twice()
-        told = refusal(lambda layer=layer, odd=odd: activations(odd, x[:, :4], y, layer=layer))  # type: ignore[misc]
+        told = refusal(lambda layer=layer, odd=odd: Activations(layer=layer)(odd, x[:, :4], y))  # type: ignore[misc]
         assert told == (
             f"the layer {layer!r} must be used once and return one row of neurons for each example."
         )
@@ -498,11 +494,9 @@ def test_layers_that_show_no_neurons_are_refused() -> None:
 
 
 SLOPED: dict[str, Any] = {
-    f"{explain.__name__}, {form}, {groups}, {one_hot}": partial(
-        explain, of="probability", form=form, groups=groups, one_hot=one_hot
-    )
-    for explain, form, groups, one_hot in product(
-        (gradient, input_x_gradient),
+    f"{kind.__name__}, {form}, {groups}, {one_hot}": kind(form=form, groups=groups, one_hot=one_hot)
+    for kind, form, groups, one_hot in product(
+        (Gradient, GradientTimesInput),
         get_args(Form),
         (None, (1, 0, -1, 1, 2, 0)),
         (None, [(0, 2), (5, 3)]),
@@ -514,9 +508,9 @@ SLOPED: dict[str, Any] = {
 def test_an_explanation_from_the_slope_is_the_explainers(explain: Any) -> None:
     model, y = tiny_mlp(), torch.tensor([0, 1, 1])
     x = numbers(3, 6).requires_grad_()
-    made = from_slope(explain)
+    made = made_of_gradient(explain)
     assert made is not None
-    found, expected = made(slope(model, x, y), x), explain(model, x, y)
+    found, expected = made.scores(input_gradient(model, x, y), x), explain(model, x, y)
     torch.testing.assert_close(found, expected)
     wrt = [x, *model.parameters()]
     mixture = numbers(*expected.shape, seed=5)
@@ -527,18 +521,18 @@ def test_an_explanation_from_the_slope_is_the_explainers(explain: Any) -> None:
 
 
 def test_what_takes_more_than_the_slope_says_so() -> None:
-    for plain in (gradient, input_x_gradient, partial(gradient)):
-        assert from_slope(plain) is not None
+    for plain in (gradient, GradientTimesInput(), Gradient()):
+        assert made_of_gradient(plain) is not None
     dearer: list[Any] = [
-        smooth_grad,
-        integrated_gradients,
-        partial(smooth_grad, samples=3),
-        partial(activations, layer="1"),
-        partial(gradient, of="logit"),
-        partial(input_x_gradient, of="margin"),
+        SmoothGrad(),
+        IntegratedGradients(),
+        SmoothGrad(samples=3),
+        Activations(layer="1"),
+        Gradient(of="logit"),
+        GradientTimesInput(of="margin"),
         lambda model, x, y: gradient(model, x, y),
     ]
-    assert [from_slope(explain) for explain in dearer] == [None] * len(dearer)
+    assert [made_of_gradient(explain) for explain in dearer] == [None] * len(dearer)
 
 
 # --- curvature ---
@@ -549,7 +543,7 @@ def test_an_estimated_norm_matches_its_definition() -> None:
     groups = (0, 1, 2, 3, -1, -1)
 
     def field(at: Tensor) -> Tensor:
-        return gradient(model, at, y, groups=groups)
+        return Gradient(groups=groups)(model, at, y)
 
     whole = jacobian(field, x).detach()
     assert whole.shape == (3, 4, 6)
@@ -571,7 +565,7 @@ def test_an_estimated_norm_matches_its_definition() -> None:
 def test_the_hessian_norm_of_many_features_is_estimated() -> None:
     model, x = tiny_mlp(classes=3), 2 * numbers(5, 6)
     y = predicted(model, x)
-    explain = partial(gradient, groups=(0, 1, 2, 3, 4, -1))
+    explain = Gradient(groups=(0, 1, 2, 3, 4, -1))
     drawn = noise_like(x.new_empty(5), stream(4, "hessian probes"), copies=2)
     expected = estimated_hessian_norm(lambda at: explain(model, at, y), x, drawn)
     found = curvature(model, x, y, explain, probes=2, seed=4)
@@ -602,7 +596,7 @@ def test_a_step_can_go_along_something_else() -> None:
     along[2] = 0.0
 
     def field(at: Tensor) -> Tensor:
-        return activations(model, at, y, layer="1")
+        return Activations(layer="1")(model, at, y)
 
     found = estimated_curvature(field, x, field(x), 0.3, along)
     for number in range(3):
@@ -648,7 +642,7 @@ def slow_faithfulness(
 def test_unexplained_numbers_are_never_removed(sizes: Any, rows_at_once: int) -> None:
     model, x = tiny_mlp(d=7, seed=3), 2 * numbers(12, 7)
     groups, y = (1, -1, 0, 1, 2, -1, 3), predicted(model, x)
-    saliency = gradient(model, x, y, groups=groups)
+    saliency = Gradient(groups=groups)(model, x, y)
     expected = slow_faithfulness(model, x, saliency, groups, sizes or range(1, 5))
     for name, measure in (("dffot", dffot), ("comp", comp), ("suff", suff)):
         found = measure(
@@ -678,8 +672,8 @@ def test_groups_of_other_features_are_refused(groups: tuple[int, ...]) -> None:
 # --- training methods on some of the numbers, or on neurons ---
 
 
-EXPLAINED = partial(gradient, groups=PIXELS)
-NEURONS = partial(activations, layer="model.bend")
+EXPLAINED = Gradient(groups=PIXELS)
+NEURONS = Activations(layer="model.bend")
 
 
 def by_hand(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -700,7 +694,7 @@ def bend_by_hand(
     rows = []
     for number in range(len(x)):
         row, label = x[number : number + 1], y[number : number + 1]
-        signs = slope(model, row, label).detach().sign()
+        signs = input_gradient(model, row, label).detach().sign()
         there = row + kappa * signs / signs.norm()
         rows.append((explain(model, there, label) - explain(model, row, label)).norm() / kappa)
     return torch.stack(rows).detach()
@@ -716,7 +710,7 @@ def test_r2et_of_a_pair_matches_its_definition(classes: int, bend: Any) -> None:
         ranking = sorted(range(4), key=lambda feature: -row[feature])
         pairs = [row[i] - row[j] for i in ranking[:2] for j in ranking[2:]]
         gaps.append(sum(pairs) / len(pairs))
-    bent: Explainer = by_hand if bend == "explanation" else slope
+    bent: Explainer = by_hand if bend == "explanation" else input_gradient
     curved = bend_by_hand(bent, model, x, y, 1.5)
     method = r2et(k=2, thickness=0.3, curvature=0.2, kappa=1.5, bend=bend, explain=EXPLAINED)
     loss = Objective(model, method).parts(x, y)
@@ -736,7 +730,7 @@ def test_the_class_explained_is_that_of_the_clean_input() -> None:
     model, x, _ = joined_pair(8, 3)
     model.model.bend = lambda_of(lambda hidden: (2 * hidden).sin())
     y = predicted(model, x)
-    signs = slope(model, x, y).detach().sign()
+    signs = input_gradient(model, x, y).detach().sign()
     there = x + 3.0 * signs / signs.norm(dim=1, keepdim=True)
     assert (predicted(model, there) != y).any()
     method = estimated_hessian(k=2, kappa=3.0, bend="explanation", explain=EXPLAINED)
@@ -750,7 +744,7 @@ def test_the_bend_of_neurons_matches_its_definition() -> None:
     model, x, y = joined_pair(5)
     method = r2et(k=2, curvature=0.2, kappa=0.5, bend="explanation", explain=NEURONS)
     parts = Objective(model, method).parts(x, y).parts
-    neurons = activations(model, x, y, layer="model.bend")
+    neurons = Activations(layer="model.bend")(model, x, y)
     ranked = neurons.sort(dim=1, descending=True).values
     lead = (ranked[:, :2].mean(1) - ranked[:, 2:].mean(1)).mean()
     assert parts["thinness"].item() == pytest.approx(-lead.item())
@@ -833,7 +827,7 @@ def test_a_loss_of_explanations_has_the_slope_of_differences(method: Method) -> 
 
 
 @pytest.mark.parametrize(
-    ("explain", "passes"), [(None, 1), (EXPLAINED, 1), (input_x_gradient, 1), (NEURONS, 2)]
+    ("explain", "passes"), [(None, 1), (EXPLAINED, 1), (GradientTimesInput(), 1), (NEURONS, 2)]
 )
 def test_the_slope_at_hand_is_used(explain: Any, passes: int) -> None:
     model, x, y = joined_pair()

@@ -41,7 +41,7 @@ from r2et.experiments.attack_run import (
 )
 from r2et.experiments.config import Recipe, recipe_from
 from r2et.experiments.runner import fitted
-from r2et.explainers import EXPLAINERS, gradient, smooth_grad
+from r2et.explainers import EXPLAINERS, SmoothGrad, gradient
 from r2et.metrics.statistics import auc
 from r2et.training.trainer import save
 from refusals import refusal
@@ -176,14 +176,14 @@ def test_the_explainer_asked_for_explains(
         choices = LabSettings(explainer=name, of=of, gauge_free=gauge_free)
         found = explainer_of(choices, split)(model, x, y)
         own = {"one_hot": one_hot} if gauge_free else {}
-        assert torch.equal(found, EXPLAINERS[name](model, x, y, of=of, **own))
+        assert torch.equal(found, replace(EXPLAINERS[name], of=of, **own)(model, x, y))
 
 
 def test_noise_follows_the_seed_of_smooth_grad_alone(model: nn.Module, split: Split) -> None:
     model, x, y = rows(model, split)
     smooth = LabSettings(explainer="smooth-grad")
     found = explainer_of(smooth, split, 3)(model, x, y)
-    assert torch.equal(found, smooth_grad(model, x, y, seed=3))
+    assert torch.equal(found, SmoothGrad(seed=3)(model, x, y))
     assert not torch.equal(found, explainer_of(smooth, split)(model, x, y))
     plain = explainer_of(LabSettings(), split, 3)(model, x, y)
     assert torch.equal(plain, gradient(model, x, y))
@@ -424,7 +424,7 @@ def test_fresh_noise_is_what_new_explanations_say(model: nn.Module, split: Split
     found = laboratory._with_fresh_noise(double, split, x, y, curve, settings)
 
     def top(places: Tensor, seed: int) -> list[set[int]]:
-        scores = smooth_grad(double, places, y, seed=seed).detach()
+        scores = SmoothGrad(seed=seed)(double, places, y).detach()
         return [set(row.argsort(descending=True)[:K].tolist()) for row in scores]
 
     expected = []

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
 from r2et.core.rng import stream
-from r2et.explainers import gradient
+from r2et.explainers import Gradient
 from r2et.models import ACTIVATIONS, MODELS, logistic, mlp, structured
 from r2et.models.linear import fitted_logistic
 from r2et.models.smoothing import SoftLeaky, softened
@@ -208,7 +208,7 @@ def test_the_control_is_scikit_learns(classes: int) -> None:
 
 def directions(model: nn.Module, x: Tensor, y: int, of: str) -> Tensor:
     labels = torch.full((len(x),), y)
-    found = gradient(model, x, labels, of=of, form="signed").detach()  # type: ignore[arg-type]
+    found = Gradient(of=of, form="signed")(model, x, labels).detach()  # type: ignore[arg-type]
     return found / found.norm(dim=-1, keepdim=True)
 
 
@@ -232,7 +232,7 @@ def test_the_control_of_three_classes_points_one_way_in_its_logits_only() -> Non
     expected = w[2] / w[2].norm()
     torch.testing.assert_close(directions(model, at, 2, "logit"), expected.expand(40, 4))
     p = model(at).softmax(-1).detach()
-    found = gradient(model, at, torch.full((40,), 2), form="signed").detach()
+    found = Gradient(form="signed")(model, at, torch.full((40,), 2)).detach()
     torch.testing.assert_close(found, p[:, 2:] * (w[2] - p @ w))
     turned = directions(model, at, 2, "probability")
     assert (turned @ turned.T).min() < 0.9

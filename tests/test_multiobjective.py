@@ -19,12 +19,12 @@ from r2et.attacks import L2Ball, _socp, moo
 from r2et.attacks._socp import min_norm_weights, tr_moo
 from r2et.attacks.gaps import Linearised, Region, thinnest_pairs
 from r2et.attacks.moo import Iteration, Outcome, armijo_attack, moo_attack
-from r2et.explainers import gradient, predicted
+from r2et.explainers import Gradient, predicted
 from r2et.theory.complexity import Constants, estimated_constants, iteration_bound
 from refusals import refusal
 
 TIGHT = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
-signed_logit = partial(gradient, of="logit", form="signed")
+signed_logit = Gradient(of="logit", form="signed")
 
 
 # --- the sub-problem ---------------------------------------------------------------------------

@@ -17,7 +17,14 @@ from closed_form import Largest, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.attacks import Box, L2Ball
 from r2et.core.ranking import facing_count, top_k_mask
 from r2et.core.rng import stream
-from r2et.explainers import gradient, integrated_gradients, predicted, slope, smooth_grad
+from r2et.explainers import (
+    Gradient,
+    IntegratedGradients,
+    SmoothGrad,
+    gradient,
+    input_gradient,
+    predicted,
+)
 from r2et.methods import METHODS, BatchContext, Method, Objective, mean_gap, r2et, unit_length
 from r2et.methods.gaps import Gap, Pairs
 from r2et.models import mlp
@@ -234,7 +241,7 @@ def test_pictures_are_trained_too() -> None:
 
 def test_another_explanation_can_be_widened() -> None:
     model, x, y = tiny_mlp(), numbers(4, 6, seed=1), classes(4)
-    explain = partial(integrated_gradients, points=5)
+    explain = IntegratedGradients(points=5)
     method = r2et(k=2, explain=explain, curvature=0.5)
     _, parts = Objective(model, method).parts(x, y)
     saliency = explain(model, x, predicted(model, x))
@@ -432,10 +439,10 @@ def test_penalties_see_frozen_statistics_and_the_loss_does_not(shape: str) -> No
         assert not torch.equal(labels, logits.argmax(-1))
     saliency = gradient(twin, x, labels)
     thinness = -mean_gap(saliency, saliency.detach(), 2).mean()
-    here = slope(twin, x, labels)
+    here = input_gradient(twin, x, labels)
     v = here.sign().flatten(1)
     v = (v / v.norm(dim=-1, keepdim=True)).view_as(x).detach()
-    bend = (slope(twin, x + 0.5 * v, labels) - here).flatten(1).norm(dim=-1).mean() / 0.5
+    bend = (input_gradient(twin, x + 0.5 * v, labels) - here).flatten(1).norm(dim=-1).mean() / 0.5
     expected = F.cross_entropy(logits, y) + 0.3 * thinness + 0.7 * bend
     torch.testing.assert_close(parts["thinness"], thinness.detach())
     torch.testing.assert_close(loss, expected)
@@ -571,7 +578,7 @@ def test_settings_without_a_meaning_are_refused_at_once(settings: dict[str, Any]
         {},
         {"gap": "normalised"},
         {"pairs": "facing", "gap": "exponential"},
-        {"explain": partial(gradient, form="normalised", groups=(0, 0, 1, 2, 3, -1))},
+        {"explain": Gradient(form="normalised", groups=(0, 0, 1, 2, 3, -1))},
     ],
     ids=["plain", "normalised", "facing", "grouped"],
 )
@@ -603,7 +610,7 @@ def test_a_share_of_the_batch_stands_for_its_curvature() -> None:
 def test_cheaper_forms_that_are_none_are_refused() -> None:
     assert "by one of ('slope', 'direction')" in refusal(lambda: r2et(k=2, by="jvp"))
     assert "share of a batch" in refusal(lambda: r2et(k=2, curvature=0.1, share=0.0))
-    smooth = partial(smooth_grad, samples=2)
+    smooth = SmoothGrad(samples=2)
     assert "made of the gradient" in refusal(lambda: r2et(k=2, by="direction", explain=smooth))
 
 

@@ -22,7 +22,7 @@ from r2et.auditing import (
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.ranking import precision_at_k
 from r2et.data import Collection
-from r2et.explainers import gradient, predicted
+from r2et.explainers import Gradient, predicted
 from r2et.report.audit_page import audit_html
 from refusals import refusal
 
@@ -76,7 +76,7 @@ def test_the_reasons_of_pictures_are_audited() -> None:
     assert any("No certificate could be given" in note for note in found.models[0]["notes"])
     inputs, exact = Inputs(pieces=(Piece(shape=SHAPE),)), net().double()
     x = shown().double()
-    before = gradient(exact, x, predicted(exact, x), groups=inputs.explained())
+    before = Gradient(groups=inputs.explained())(exact, x, predicted(exact, x))
     for told in found.decisions:
         assert len(told["reasons"]) == 4
         if told["verdict"] != "broken":
@@ -84,7 +84,7 @@ def test_the_reasons_of_pictures_are_audited() -> None:
         at = torch.tensor(told["counter-example"]["input"], dtype=torch.float64).view(1, *SHAPE)
         own = x[told["row"]][None]
         assert predicted(exact, at) == predicted(exact, own)
-        after = gradient(exact, at, predicted(exact, own), groups=inputs.explained())
+        after = Gradient(groups=inputs.explained())(exact, at, predicted(exact, own))
         assert precision_at_k(before[told["row"]][None], after, 4) < 1
         assert float((at - own).abs().max()) <= tolerance
         assert 0 <= float(at.min()) <= float(at.max()) <= 1

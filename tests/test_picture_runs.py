@@ -1,7 +1,7 @@
 """Runs on pictures and networks: the same units, rows and tables as on data of tables."""
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from r2et.experiments.attack_run import compared_by
 from r2et.experiments.config import Recipe, load_recipe, recipe_from
 from r2et.experiments.execution import sweep
 from r2et.experiments.runner import linear_control, network_plan, unpacked
-from r2et.explainers import activations, gradient
+from r2et.explainers import Activations, Gradient, gradient
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.siamese import Siamese
@@ -223,7 +223,7 @@ def test_the_control_of_pairs_cannot_be_moved_by_any_attack() -> None:
     split = networks().split(0)
     model = linear_control(split)
     assert auc(model, split.test.x, split.test.y) > 0.6
-    explain = partial(gradient, form="normalised", groups=networks().explained)
+    explain = Gradient(form="normalised", groups=networks().explained)
     with torch.no_grad():
         before, after = (
             explain(model, x, split.test.y) for x in (split.test.x, split.test.x.flip(0))
@@ -276,7 +276,7 @@ def test_of_three_classes_the_share_told_right_is_measured() -> None:
 
 def test_concepts_are_no_features_to_remove() -> None:
     split = pictures().split(0)
-    explain = partial(activations, layer="penultimate")
+    explain = Activations(layer="penultimate")
     assert task_of(split, EvaluationSettings(), explain).features is None
     assert task_of(split, EvaluationSettings(), gradient).features == pictures().explained
 

@@ -28,9 +28,10 @@ from r2et.core.autograd import eval_mode
 from r2et.core.ranking import order, precision_at_k
 from r2et.explainers import (
     EXPLAINERS,
+    Gradient,
+    GradientTimesInput,
     check_inputs,
     gradient,
-    input_x_gradient,
     predicted,
 )
 from r2et.preflight import (
@@ -619,7 +620,7 @@ def test_repaired_models_can_be_differentiated_twice(case: Broken) -> None:
     with eval_mode(model):
         assert gradgradcheck(model, x)
     y = predicted(model, x)
-    assert gradcheck(lambda x: gradient(model, x, y, form="signed"), x)
+    assert gradcheck(lambda x: Gradient(form="signed")(model, x, y), x)
 
 
 @every_repairable
@@ -794,7 +795,7 @@ def test_logarithms_of_a_softmax_keep_the_slopes_of_sure_predictions() -> None:
     repaired = repair(nn.Sequential(network, Ends(softmax)), X.float())
     assert repaired.left == ()
     x, y = X.float().requires_grad_(), torch.ones(6, dtype=torch.long)
-    slopes = [gradient(model, x, y, of="margin") for model in (repaired.model, network)]
+    slopes = [Gradient(of="margin")(model, x, y) for model in (repaired.model, network)]
     torch.testing.assert_close(*slopes)
     torch.testing.assert_close(*(torch.autograd.grad(slope.sum(), x)[0] for slope in slopes))
 
@@ -892,7 +893,7 @@ def test_two_probabilities_taken_for_logits_keep_the_ranking_of_a_gradient() -> 
     assert torch.equal(predicted(wrong, X), y)
     q = wrong(X).softmax(-1).gather(-1, y[:, None]).detach()
     assert q.max() <= torch.e / (torch.e + 1)
-    for explain in (gradient, input_x_gradient):
+    for explain in (gradient, GradientTimesInput()):
         true, false = explain(right, X, y).detach(), explain(wrong, X, y).detach()
         torch.testing.assert_close(false, 2 * q * (1 - q) * true)
         assert same_ranking(false, true)
@@ -914,7 +915,7 @@ def test_two_probabilities_taken_for_logits_have_other_curvature() -> None:
     right, wrong = taken_twice(classes=2)
     y, x = predicted(right, X), X.clone().requires_grad_()
     true, false = (
-        torch.autograd.grad(gradient(model, x, y, form="signed").sum(), x)[0]
+        torch.autograd.grad(Gradient(form="signed")(model, x, y).sum(), x)[0]
         for model in (right, wrong)
     )
     ratios = false / true

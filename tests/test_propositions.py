@@ -18,11 +18,11 @@ from r2et.attacks import Budget, er_attack
 from r2et.core.autograd import hessian_norm, jacobian
 from r2et.core.ranking import lead, lead_weights, order, top_k_mask
 from r2et.core.rng import stream
-from r2et.explainers import gradient, input_x_gradient
+from r2et.explainers import Gradient, GradientTimesInput
 from r2et.metrics.thickness import pairwise_thickness, thickness_bounds, uniform_ball
 
-signed_logit = partial(gradient, of="logit", form="signed")
-signed_product = partial(input_x_gradient, of="logit", form="signed")
+signed_logit = Gradient(of="logit", form="signed")
+signed_product = GradientTimesInput(of="logit", form="signed")
 
 
 def row(*values: float) -> Tensor:
@@ -605,6 +605,6 @@ def test_prop_4_7_can_fail_for_every_lambda() -> None:
 def test_the_margins_of_prop_4_7_rule_out_absolute_explanations() -> None:
     """l_i I_i >= G_i >= 0 for i > k asks for I_i <= 0: no absolute value but 0 satisfies it."""
     model, x = ranked_quadratic()
-    absolute = gradient(model, x[None], ones(1), of="logit", form="absolute")[0].detach()
+    absolute = Gradient(of="logit", form="absolute")(model, x[None], ones(1))[0].detach()
     rest = ~top_k_mask(absolute[None], 2)[0]
     assert (l_weights(absolute, 2)[rest] * absolute[rest] < 0).all()

@@ -1,9 +1,7 @@
 """Residual networks, against a transcription of torchvision's and finite differences."""
 
 import copy
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,12 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from brief import brief
 from closed_form import numbers
 from r2et.certification import certify
 from r2et.core.autograd import piecewise_linear
 from r2et.core.rng import stream
-from r2et.explainers import EXPLAINERS, Explainer, gradient
+from r2et.explainers import EXPLAINERS, Explainer, Gradient
 from r2et.models import MODELS
 from r2et.models.resnet import ResNet
 from r2et.models.smoothing import softened
@@ -148,7 +147,7 @@ def score(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
 @every_plan
 def test_slopes_match_finite_differences(plan: str) -> None:
     model, x, step = trained(plan).eval(), pictures(), 1e-7
-    slope = gradient(model, x, torch.ones(3, dtype=torch.long), of="logit", form="signed")
+    slope = Gradient(of="logit", form="signed")(model, x, torch.ones(3, dtype=torch.long))
     for seed in range(3):
         way = numbers(*x.shape, seed=seed)
         rise = score(model, {}, x + step * way) - score(model, {}, x - step * way)
@@ -196,14 +195,10 @@ def test_an_even_picture_has_finite_derivatives() -> None:
 # --- promises ---
 
 
-def brief(explain: Callable[..., Tensor]) -> Explainer:
-    """The same explainer with fewer places to visit, where it visits any."""
-    asked = inspect.signature(explain).parameters
-    return partial(explain, **{name: 3 for name in ("samples", "points") if name in asked})
-
-
 @every_plan
-@pytest.mark.parametrize("explain", [*map(brief, EXPLAINERS.values())], ids=EXPLAINERS)
+@pytest.mark.parametrize(
+    "explain", [brief(each, 3) for each in EXPLAINERS.values()], ids=EXPLAINERS
+)
 def test_an_example_is_explained_alone(plan: str, explain: Explainer) -> None:
     model, x, y = trained(plan), pictures(), torch.arange(3)
     before = copy.deepcopy(model.state_dict())

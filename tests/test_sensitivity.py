@@ -1,4 +1,3 @@
-from functools import partial
 from typing import Any
 
 import pytest
@@ -7,12 +6,12 @@ from torch import nn
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
 from r2et.core.autograd import hessian_norm
-from r2et.explainers import gradient, predicted
+from r2et.explainers import Gradient, gradient, predicted
 from r2et.metrics import METRICS, Case
 from r2et.metrics.sensitivity import censored, changed_prediction, curvature, manipulation_step
 from r2et.metrics.thickness import thickness
 
-signed_logit = partial(gradient, of="logit", form="signed")
+signed_logit = Gradient(of="logit", form="signed")
 
 
 def test_a_prediction_changes_across_the_boundary() -> None:

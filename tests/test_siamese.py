@@ -1,11 +1,9 @@
 """Networks of pairs and of graphs, against PyTorch Geometric, scikit-learn and their formulas."""
 
 import copy
-import inspect
 import math
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from brief import brief
 from closed_form import numbers
 from r2et.core.rng import stream
 from r2et.explainers import EXPLAINERS, Explainer
@@ -299,12 +298,6 @@ def test_unknown_choices_are_refused() -> None:
 
 
 # --- promises of every model ---
-
-
-def brief(explain: Callable[..., Tensor]) -> Explainer:
-    """The same explainer with fewer places to visit, where it visits any."""
-    asked = inspect.signature(explain).parameters
-    return partial(explain, **{name: 5 for name in ("samples", "points") if name in asked})
 
 
 @every_model

@@ -27,7 +27,7 @@ from r2et.attacks.ensemble import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER,
 from r2et.attacks.goals import weighted_goal
 from r2et.core.ranking import precision_at_k
 from r2et.data import load
-from r2et.explainers import gradient, integrated_gradients, log_odds, predicted, smooth_grad
+from r2et.explainers import Gradient, IntegratedGradients, SmoothGrad, gradient, log_odds, predicted
 from r2et.metrics.sensitivity import off_data_share
 from trained import adult_network
 
@@ -176,35 +176,32 @@ def test_an_effort_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
 def test_the_logit_takes_its_turn_with_three_classes() -> None:
     for classes, expected in ((2, {"margin"}), (3, {"margin", "logit"})):
         model, x, _ = leaky_case(classes)
-        guides = _guides(model, partial(gradient, of="probability"), x, [4.0, 8.0], False)
-        assert {look.keywords["of"] for _, look in guides} == expected
-        plain = {look.keywords["of"] for _, look in _guides(model, gradient_of_p, x, [4.0], True)}
+        guides = _guides(model, Gradient(of="probability"), x, [4.0, 8.0], False)
+        assert {look.of for _, look in guides} == expected
+        plain = {look.of for _, look in _guides(model, gradient_of_p, x, [4.0], True)}
         assert plain == {"probability"}
 
 
-gradient_of_p = partial(gradient, of="probability")
+gradient_of_p = Gradient(of="probability")
 
 
 def test_a_mean_of_gradients_is_followed_by_the_plain_one_in_turn() -> None:
     model, x, _ = leaky_case()
     groups = [(0, 1, 2), (3, 4)]
-    explain = partial(smooth_grad, samples=3, seed=4, one_hot=groups, form="signed", of="logit")
+    explain = SmoothGrad(samples=3, seed=4, one_hot=groups, form="signed", of="logit")
     for scaled, of in ((True, "logit"), (False, "margin")):
         guides = _guides(model, explain, x, [4.0, 8.0], scaled)
-        assert {look.func for _, look in guides} == {smooth_grad, gradient}
+        assert {type(look) for _, look in guides} == {SmoothGrad, Gradient}
         assert len({id(network) for network, _ in guides}) == 2
         assert all(network is not model for network, _ in guides)
         for _, look in guides:
-            assert look.keywords["one_hot"] is groups
-            assert look.keywords["form"] == "signed"
-            assert look.keywords["of"] == of
-            assert ("samples" in look.keywords) == (look.func is smooth_grad)
-    assert _plain(gradient) is None
-    assert _plain(partial(gradient, of="logit")) is None
-    assert _plain(lambda model, x, y: x) is None
-    own = _plain(integrated_gradients)
-    assert isinstance(own, partial)
-    assert own.func is gradient
+            assert look.one_hot is groups
+            assert look.form == "signed"
+            assert look.of == of
+            assert not isinstance(look, SmoothGrad) or look.samples == 3
+    assert _plain(gradient) == _plain(Gradient(of="logit")) == ()
+    assert _plain(lambda model, x, y: x) == ()
+    assert _plain(IntegratedGradients()) == (gradient,)
 
 
 def test_a_model_without_kinks_guides_itself() -> None:
@@ -232,7 +229,7 @@ def test_kinks_in_forward_are_attacked_and_reported(of: str) -> None:
     # No smooth copy can be made, and between kinks all slopes of gaps are zero. Differences and
     # random points still break it, and the alarm tells that slopes did not.
     layers = tiny_mlp(d=12, hidden=24, activation=nn.LeakyReLU)
-    x, k, explain = numbers(40, 12, seed=3), 3, partial(gradient, of=of)
+    x, k, explain = numbers(40, 12, seed=3), 3, Gradient(of=of)
     y, flat = predicted(layers, x), "no slope of a single pair leads to"
     curves = [
         attack_curve(
@@ -331,13 +328,13 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
     assert plain.mean() > strong_precision().mean() + 0.25
 
     def share(network: nn.Module) -> float:
-        slope = gradient(network, x, y, of="margin", form="signed").detach()
+        slope = Gradient(of="margin", form="signed")(network, x, y).detach()
         return float(off_data_share(slope, groups).mean())
 
     assert share(model) < 0.2
     assert share(moved) > 0.5
 
-    free = partial(gradient, one_hot=groups)
+    free = Gradient(one_hot=groups)
     before, after = (
         strong_attack(k=8, radius=0.5, explain=free)(network, x, y) for network in (model, moved)
     )
@@ -347,7 +344,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
     def untouched(network: nn.Module, at: Tensor) -> tuple[Tensor]:
         return (model(at),)
 
-    on_margin = partial(gradient, one_hot=groups, of="margin")
+    on_margin = Gradient(one_hot=groups, of="margin")
     one, other = (
         strong_attack(
             k=8, radius=0.5, explain=on_margin, outputs=untouched, effort=EnsembleBudget(rounds=1)

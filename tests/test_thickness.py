@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
 from r2et.core.autograd import jacobian
 from r2et.core.rng import in_ball, stream
-from r2et.explainers import gradient, input_x_gradient
+from r2et.explainers import Gradient, GradientTimesInput, gradient
 from r2et.metrics.thickness import (
     Variant,
     gaussian,
@@ -26,7 +26,7 @@ from r2et.metrics.thickness import (
     uniform_ball,
 )
 
-signed_logit = partial(gradient, of="logit", form="signed")
+signed_logit = Gradient(of="logit", form="signed")
 VARIANTS = get_args(Variant)
 LINEAR_VARIANTS = tuple(variant for variant in VARIANTS if variant != "probability")
 
@@ -433,7 +433,7 @@ def test_bounds_say_what_they_rest_on() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("explain", [gradient, input_x_gradient])
+@pytest.mark.parametrize("explain", [gradient, GradientTimesInput()])
 def test_an_example_is_measured_alone(variant: Variant, explain: Any) -> None:
     model, x, y = tiny_mlp(), numbers(4, 6), torch.arange(4) % 2
     neighbours = x + numbers(3, 4, 6, seed=1)

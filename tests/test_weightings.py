@@ -44,7 +44,7 @@ from r2et.attacks.pgd import descent
 from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
-from r2et.explainers import gradient, predicted
+from r2et.explainers import Gradient, gradient, predicted
 from r2et.perturbations import one_of
 from refusals import refusal
 from test_attack_contracts import assert_same, assert_true, case, exactly_within, small
@@ -53,7 +53,7 @@ every_handler = pytest.mark.parametrize("handler", HANDLERS)
 both_goals = pytest.mark.parametrize("goal", ["er", "mse"])
 WEIGHTINGS: list[Weighting] = [unconstrained, equal, gda, hedge, min_norm]
 ATTACK: dict[str, Callable[..., Attack]] = {"er": er_attack, "mse": mse_attack}
-signed_logit = partial(gradient, of="logit", form="signed")
+signed_logit = Gradient(of="logit", form="signed")
 
 
 def smooth(dtype: torch.dtype = torch.float64) -> tuple[nn.Sequential, Tensor, Tensor]:

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from r2et.data.graphs import read_networks as read_networks
     from r2et.data.images import read_folder as read_folder
     from r2et.data.images import read_picture as read_picture
-    from r2et.explainers import activations as activations
+    from r2et.explainers import Activations as Activations
+    from r2et.explainers import Gradient as Gradient
+    from r2et.explainers import GradientTimesInput as GradientTimesInput
+    from r2et.explainers import IntegratedGradients as IntegratedGradients
+    from r2et.explainers import SmoothGrad as SmoothGrad
     from r2et.explainers import gradient as gradient
-    from r2et.explainers import input_x_gradient as input_x_gradient
-    from r2et.explainers import integrated_gradients as integrated_gradients
     from r2et.explainers import predicted as predicted
-    from r2et.explainers import smooth_grad as smooth_grad
     from r2et.methods import Method as Method
     from r2et.methods import Objective as Objective
     from r2et.methods import r2et as r2et
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 WHERE = {
+    "Activations": "explainers",
     "AttackResult": "attacks.records",
     "Audit": "auditing",
     "Box": "perturbations",
@@ -64,14 +66,17 @@ WHERE = {
     "Dataset": "data.dataset",
     "EnsembleBudget": "attacks",
     "FitSettings": "training.trainer",
+    "Gradient": "explainers",
+    "GradientTimesInput": "explainers",
     "Inputs": "core.inputs",
+    "IntegratedGradients": "explainers",
     "Items": "auditing",
     "Joined": "core.inputs",
     "Method": "methods",
     "Objective": "methods",
     "Piece": "core.inputs",
+    "SmoothGrad": "explainers",
     "StableClassifier": "sklearn",
-    "activations": "explainers",
     "applicant_threat": "attacks",
     "attack_curve": "attacks",
     "audit": "auditing",
@@ -80,8 +85,6 @@ WHERE = {
     "fit": "training.trainer",
     "from_frame": "data.frames",
     "gradient": "explainers",
-    "input_x_gradient": "explainers",
-    "integrated_gradients": "explainers",
     "load": "data.builtin",
     "mse_attack": "attacks",
     "precision_at_k": "core.ranking",
@@ -92,7 +95,6 @@ WHERE = {
     "read_networks": "data.graphs",
     "read_picture": "data.images",
     "repair": "preflight",
-    "smooth_grad": "explainers",
     "strong_attack": "attacks",
     "thickness": "metrics.thickness",
     "validate": "preflight",

@@ -5,8 +5,9 @@ in a batch exactly as alone, and changes nothing of the caller's model or tensor
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial, wraps
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
-from r2et.core.one_hot import OneHot, gauge_free
+from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.rng import noise_like, stream
 
 Quantity = Literal["probability", "logit", "margin"]
@@ -161,7 +162,7 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def slope_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
+def input_gradient_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
     """Gradient by x of the explained quantity of class y, `logits` computed from x: like x.
 
     With p = sigmoid(m), m the log-odds, grad p = p (1 - p) grad m. The two factors are taken apart
@@ -181,13 +182,13 @@ def slope_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability")
     return steepness.view(-1, *(1,) * (x.ndim - 1)) * gradient
 
 
-def slope(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
+def input_gradient(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
     """Gradient of the explained quantity of class y: like x. Differentiable iff the caller is."""
     x = x if torch.is_grad_enabled() and x.requires_grad else x.detach().requires_grad_()
     with torch.enable_grad(), eval_mode(model):
         logits = logits_of(model, x)
     check_classes(y, logits.shape[-1])
-    return slope_of(logits, x, y, of)
+    return input_gradient_of(logits, x, y, of)
 
 
 def shaped(scores: Tensor, form: Form, groups: Sequence[int] | None) -> Tensor:
@@ -239,24 +240,6 @@ def _members(
         return None if len(columns) == len(groups) else columns, None if own else index, count
 
 
-Explaining = TypeVar("Explaining", bound=Callable[..., Tensor])
-
-
-def of_packed(explain: Explaining) -> Explaining:
-    """The same explainer, which also takes examples of several tensors, (model, (a, b), y).
-
-    Their numbers are then those of `Inputs.pack`, and the model is given them as they were.
-    """
-
-    @wraps(explain)
-    def explained(model: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Tensor:
-        network, rows = joined(model, x), packed(x, model)
-        check_targets(y, len(rows))
-        return explain(network, rows, y, **settings)
-
-    return explained  # type: ignore[return-value]
-
-
 class _Recomputed(torch.autograd.Function):
     """A function of x and weights that is computed again when its gradient is asked for."""
 
@@ -305,7 +288,7 @@ def _recomputed(function: Function, model: nn.Module, x: Tensor) -> Tensor:
         return function(x)
 
 
-def mean_slope(
+def mean_input_gradient(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -329,9 +312,9 @@ def mean_slope(
 
     def total(part: Tensor, labels: Tensor, numbers: range) -> Tensor:
         if place is _itself:
-            return slope(model, part, labels, of)
+            return input_gradient(model, part, labels, of)
         places = place(part, numbers)
-        slopes = slope(model, places.flatten(0, 1), labels.repeat(len(numbers)), of)
+        slopes = input_gradient(model, places.flatten(0, 1), labels.repeat(len(numbers)), of)
         return slopes.view_as(places).sum(0)
 
     if len(x) * points <= rows_at_once:
@@ -365,72 +348,89 @@ def _rows_within(model: nn.Module, x: Tensor, y: Tensor, rows: int, of: Quantity
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
         # A copy: a view would count as all the rows that it is a view of.
-        found = slope(model, x[:turn].detach().clone().requires_grad_(), y[:turn], of)
+        found = input_gradient(model, x[:turn].detach().clone().requires_grad_(), y[:turn], of)
     sizes = [each.untyped_storage().nbytes() for place, each in kept.items() if place not in own]
     # Going back through all of it, a layer's own scratch paper takes up to some times as much.
     each = 4 * (sum(sizes) + found.untyped_storage().nbytes()) / turn
     return max(1, int(BYTES_AT_ONCE / each))
 
 
-@of_packed
-def gradient(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    of: Quantity = "probability",
-    form: Form = "absolute",
-    groups: Sequence[int] | None = None,
-    one_hot: OneHot | None = None,
-    rows_at_once: int | None = None,
-) -> Tensor:
-    """Grad: the slope of the explained quantity, grad f_c(x): (B, n).
+@dataclass(frozen=True, kw_only=True)
+class InputExplainer:
+    """Scores for the features of the input, made of gradients: the choices that all offer.
 
-    With `one_hot` the slope is `gauge_free`: c (sum of a group - 1) added to logits then leaves
-    the explanation of every real input as it was, and elsewhere that of a logit or of the margin
-    between two classes. The probability of one of two classes keeps its direction there.
+    `of` is the quantity that is explained, `form` how its scores are shown. `groups` holds for each
+    number of an example the feature that it counts for, -1 for none; `one_hot` the columns of each
+    one-hot group, whose gradient is then freed from directions in which data cannot vary
+    (`project_one_hot`). No more than `rows_at_once` rows pass through the model together.
     """
-    found = mean_slope(model, x, y, _itself, 1, of=of, rows_at_once=rows_at_once)
-    return shaped(gauge_free(found, one_hot), form, groups)
+
+    explains_input: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
+    of: Quantity = "probability"
+    form: Form = "absolute"
+    groups: Sequence[int] | None = None
+    one_hot: OneHot | None = None
+    rows_at_once: int | None = None
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The scores of each example's features, for its class y: (B, n).
+
+        Examples of several tensors, (model, (a, b), y), are taken as `Inputs.pack` joins them.
+        """
+        network, rows = joined(model, x), packed(x, model)
+        check_targets(y, len(rows))
+        return self.scores(self._mean_gradient(network, rows, y), rows)
+
+    def scores(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """What is made of the mean gradient, like x, and of x: (B, n)."""
+        projected = project_one_hot(gradient, self.one_hot)
+        return shaped(self._weighted(projected, x), self.form, self.groups)
+
+    @property
+    def follows_gradient(self) -> bool:
+        """Whether it is made of the gradient of the probability at x alone, by `scores`."""
+        return self.of == "probability" and not self.averages
+
+    @property
+    def plain(self) -> "Gradient":
+        """The gradient with the same choices, which costs one of those that others average."""
+        shared = {each.name: getattr(self, each.name) for each in fields(Gradient)}
+        return Gradient(**shared)
+
+    def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return mean_input_gradient(
+            model, x, y, _itself, 1, of=self.of, rows_at_once=self.rows_at_once
+        )
+
+    def _weighted(self, gradient: Tensor, x: Tensor) -> Tensor:
+        return gradient
 
 
-@of_packed
-def input_x_gradient(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    of: Quantity = "probability",
-    form: Form = "absolute",
-    groups: Sequence[int] | None = None,
-    one_hot: OneHot | None = None,
-    rows_at_once: int | None = None,
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class Gradient(InputExplainer):
+    """Grad: the gradient of the explained quantity, grad f_c(x): (B, n).
+
+    With `one_hot`, c (sum of a group - 1) added to logits leaves the explanation of every real
+    input as it was, and elsewhere that of a logit or of the margin between two classes. The
+    probability of one of two classes keeps its direction there.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientTimesInput(InputExplainer):
     """Grad x Input: grad f_c(x) * x: (B, n).
 
-    With `one_hot` the slope is `gauge_free` before it meets x, so that the promises of `gradient`
+    With `one_hot` the gradient is projected before it meets x, so that the promises of `Gradient`
     hold here too. The product itself is not centred.
     """
-    found = mean_slope(model, x, y, _itself, 1, of=of, rows_at_once=rows_at_once)
-    return shaped(gauge_free(found, one_hot) * x, form, groups)
+
+    def _weighted(self, gradient: Tensor, x: Tensor) -> Tensor:
+        return gradient * x
 
 
-@of_packed
-def smooth_grad(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    of: Quantity = "probability",
-    form: Form = "absolute",
-    groups: Sequence[int] | None = None,
-    one_hot: OneHot | None = None,
-    samples: int = 50,
-    variance: float = 0.5,
-    seed: int = 0,
-    generator: torch.Generator | None = None,
-    rows_at_once: int | None = None,
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class SmoothGrad(InputExplainer):
     """SmoothGrad: mean over M of grad f_c(x + b), b ~ N(0, variance I): (B, n).
 
     M = `samples`. All examples of a call share its noise: one is explained alone as in company.
@@ -443,117 +443,132 @@ def smooth_grad(
     one x differ, so that some instability needs no attack, and the best of many attacked inputs was
     partly lucky with its noise: explain it once more before counting it.
 
-    With `one_hot` the mean slope is `gauge_free`. Noise leaves the real inputs: c (sum of a group
+    With `one_hot` the mean gradient is projected. Noise leaves the real inputs: c (sum of a group
     - 1) added to logits surely changes nothing only for a logit or the margin between two classes.
     """
-    if samples < 1 or variance < 0:
-        raise ValueError(
-            f"smooth_grad needs samples >= 1 and variance >= 0, got {samples} and {variance}."
+
+    averages: ClassVar[bool] = True
+    samples: int = 50
+    variance: float = 0.5
+    seed: int = 0
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a mean of nothing and noise of no size."""
+        if self.samples < 1 or self.variance < 0:
+            raise ValueError(
+                "SmoothGrad needs samples >= 1 and variance >= 0, got "
+                f"{self.samples} and {self.variance}."
+            )
+
+    def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        source = self.generator
+        source = stream(self.seed, "smooth-grad") if source is None else source
+        one = x.new_empty(x.shape[1:])
+        noise = self.variance**0.5 * noise_like(one, source, copies=self.samples)
+        return mean_input_gradient(
+            model,
+            x,
+            y,
+            lambda part, m: part + noise[m.start : m.stop, None],
+            self.samples,
+            of=self.of,
+            rows_at_once=self.rows_at_once,
         )
-    one = x.new_empty(x.shape[1:])
-    source = stream(seed, "smooth-grad") if generator is None else generator
-    noise = variance**0.5 * noise_like(one, source, copies=samples)
-    found = mean_slope(
-        model,
-        x,
-        y,
-        lambda part, m: part + noise[m.start : m.stop, None],
-        samples,
-        of=of,
-        rows_at_once=rows_at_once,
-    )
-    return shaped(gauge_free(found, one_hot), form, groups)
 
 
-@of_packed
-def integrated_gradients(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    of: Quantity = "probability",
-    form: Form = "absolute",
-    groups: Sequence[int] | None = None,
-    one_hot: OneHot | None = None,
-    points: int = 100,
-    baseline: Tensor | None = None,
-    rows_at_once: int | None = None,
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class IntegratedGradients(InputExplainer):
     """Integrated Gradients: (x - x0) * mean of grad f_c on the line from x0 to x: (B, n).
 
     x0 = `baseline`, one example's shape, zero unless given. The integral is the midpoint rule.
 
-    With `one_hot` the mean slope is `gauge_free` before it meets x - x0. Where the groups of x0 sum
+    With `one_hot` the mean gradient is projected before it meets x - x0. Where the groups of x0 sum
     to 1, they do so on the whole line to a real input: c (sum of a group - 1) added to logits then
     changes nothing, and the scores still add up to f(x) - f(x0). From another x0, such as zero, the
     scores no longer add up, and surely unchanged by c is only the explanation of a logit or of the
     margin between two classes.
     """
-    start = x.new_zeros(x.shape[1:]) if baseline is None else baseline.to(x)
 
-    def on_line(part: Tensor, numbers: range) -> Tensor:
-        middles = torch.arange(numbers.start, numbers.stop, device=x.device, dtype=x.dtype) + 0.5
-        t = (middles / points).view(-1, *(1,) * x.ndim)
-        return torch.lerp(start.expand_as(part), part, t)
+    averages: ClassVar[bool] = True
+    points: int = 100
+    baseline: Tensor | None = None
 
-    found = mean_slope(model, x, y, on_line, points, of=of, rows_at_once=rows_at_once)
-    return shaped(gauge_free(found, one_hot) * (x - start), form, groups)
+    def _start(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[1:]) if self.baseline is None else self.baseline.to(x)
+
+    def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        start = self._start(x)
+
+        def on_line(part: Tensor, numbers: range) -> Tensor:
+            middles = torch.arange(numbers.start, numbers.stop, device=x.device, dtype=x.dtype)
+            t = ((middles + 0.5) / self.points).view(-1, *(1,) * x.ndim)
+            return torch.lerp(start.expand_as(part), part, t)
+
+        return mean_input_gradient(
+            model, x, y, on_line, self.points, of=self.of, rows_at_once=self.rows_at_once
+        )
+
+    def _weighted(self, gradient: Tensor, x: Tensor) -> Tensor:
+        return gradient * (x - self._start(x))
 
 
-@of_packed
-def activations(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    layer: str,
-    form: Form = "signed",
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class Activations:
     """Concepts: how strongly each neuron of a layer responds, whatever the class y: (B, n).
 
     `layer` is its name among the model's modules; of a layer with a map for each neuron, (B, n, H,
     W), the mean over the map.
     """
-    seen: list[Tensor] = []
-    try:
-        part = model.get_submodule(layer)
-    except AttributeError as problem:
+
+    explains_input: ClassVar[bool] = False
+    layer: str = ""
+    form: Form = "signed"
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The responses of the layer's neurons to each example: (B, n)."""
+        network, rows = joined(model, x), packed(x, model)
+        check_targets(y, len(rows))
+        part = self._layer_of(network)
+        seen: list[Tensor] = []
+        handle = part.register_forward_hook(lambda part, given, result: seen.append(result))
+        try:
+            with eval_mode(network):
+                network(rows)
+        finally:
+            handle.remove()
+        found = seen[0] if len(seen) == 1 else None
+        if not isinstance(found, Tensor) or found.ndim < 2 or len(found) != len(rows):
+            raise ValueError(
+                f"the layer {self.layer!r} must be used once and return one row of neurons for "
+                "each example."
+            )
+        return shaped(found if found.ndim == 2 else found.flatten(2).mean(-1), self.form, None)
+
+    def _layer_of(self, model: nn.Module) -> nn.Module:
         known = [name for name, _ in model.named_modules() if name]
-        raise ValueError(f"the model has no layer {layer!r}: {nearest(layer, known)}") from problem
-    handle = part.register_forward_hook(lambda part, given, result: seen.append(result))
-    try:
-        with eval_mode(model):
-            model(x)
-    finally:
-        handle.remove()
-    found = seen[0] if len(seen) == 1 else None
-    if not isinstance(found, Tensor) or found.ndim < 2 or len(found) != len(x):
-        raise ValueError(
-            f"the layer {layer!r} must be used once and return one row of neurons for each example."
-        )
-    return shaped(found if found.ndim == 2 else found.flatten(2).mean(-1), form, None)
+        if self.layer not in known:
+            raise ValueError(f"the model has no layer {self.layer!r}: {nearest(self.layer, known)}")
+        return model.get_submodule(self.layer)
 
 
-def from_slope(explain: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """What makes an explanation of the gradient of the probability and x, None if it takes more.
+def made_of_gradient(explain: Explainer | None) -> InputExplainer | None:
+    """The explainer, `gradient` unless given, if it follows the gradient, None if it takes more.
 
-    Where the gradient is there already, the explainer need not be called.
+    Where the gradient of the probability is there already, its `scores` are all that is needed.
     """
-    inner = explain.func if isinstance(explain, partial) else explain
-    choices = dict(explain.keywords) if isinstance(explain, partial) else {}
-    if inner not in (gradient, input_x_gradient) or choices.pop("of", None) not in (
-        None,
-        "probability",
-    ):
-        return None
-    form, groups = choices.get("form", "absolute"), choices.get("groups")
-    one_hot = choices.get("one_hot")
+    explain = gradient if explain is None else explain
+    return explain if isinstance(explain, InputExplainer) and explain.follows_gradient else None
 
-    def found(slope: Tensor, x: Tensor) -> Tensor:
-        scores = gauge_free(slope, one_hot)
-        return shaped(scores if inner is gradient else scores * x, form, groups)
 
-    return found
+def of_quantity(explain: Explainer, of: Quantity) -> Explainer:
+    """The same explainer of another quantity, where it offers the choice."""
+    return replace(explain, of=of) if isinstance(explain, InputExplainer) else explain
+
+
+def explains_input(explain: Explainer) -> bool:
+    """Whether scores are those of features of the input, as everybody's are that do not deny it."""
+    return getattr(explain, "explains_input", True)
 
 
 def _itself(part: Tensor, numbers: range) -> Tensor:
@@ -566,13 +581,16 @@ def predicted(model: nn.Module, x: Tensor) -> Tensor:
         return logits_of(model, x).argmax(-1)
 
 
-EXPLAINERS: dict[str, Callable[..., Tensor]] = {
-    "grad": gradient,
-    "grad-x-input": input_x_gradient,
-    "smooth-grad": smooth_grad,
-    "integrated-gradients": integrated_gradients,
-}
-"""Explanations by the features of the input."""
+gradient = Gradient()
+"""The explanation wherever no other is asked for."""
 
-CONCEPTS: dict[str, Callable[..., Tensor]] = {"activations": activations}
-"""Explanations by the neurons of a layer."""
+EXPLAINERS: dict[str, InputExplainer] = {
+    "grad": gradient,
+    "grad-x-input": GradientTimesInput(),
+    "smooth-grad": SmoothGrad(),
+    "integrated-gradients": IntegratedGradients(),
+}
+"""Explanations by the features of the input; others by `dataclasses.replace` of an entry."""
+
+CONCEPTS: dict[str, Activations] = {"activations": Activations()}
+"""Explanations by the neurons of a layer, which is to be named."""

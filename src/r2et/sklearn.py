@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -563,7 +562,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         groups = self.encoding_.groups if by == "column" else None
         if isinstance(explainer, str):
             _check_choice("explainer", explainer, EXPLAINERS)
-            return partial(EXPLAINERS[explainer], form=form, groups=groups)
+            return replace(EXPLAINERS[explainer], form=form, groups=groups)
         return lambda model, x, y: shaped(explainer(model, x, y), form, groups)
 
     def _explained_class(self, x: Tensor, target: Any) -> Tensor:

@@ -8,7 +8,6 @@ the slopes it uses differences over a distance, which see the kinks, pairs taken
 points and random moves. Its result is still only an upper bound on the P@k of the worst input.
 """
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,15 @@ from r2et.attacks.searches import (
 from r2et.core.autograd import eval_mode
 from r2et.core.inputs import packed
 from r2et.core.rng import stream
-from r2et.explainers import EXPLAINERS, Explainer, Quantity, gradient, logits_of
+from r2et.explainers import (
+    Explainer,
+    Gradient,
+    InputExplainer,
+    Quantity,
+    gradient,
+    logits_of,
+    of_quantity,
+)
 from r2et.models.smoothing import softened
 from r2et.perturbations import UNSAID, L2Ball, PerturbationSet, agreed, one_of
 
@@ -202,27 +209,17 @@ def _guides(
     with torch.no_grad():
         several = logits_of(model, x[:1]).shape[-1] > 2
     unscaled: list[Quantity] = ["margin", "logit"] if several else ["margin"]
-    looks = [explain] if scaled else [_of(explain, each) for each in unscaled]
-    looks = [each for own in looks for each in (own, _plain(own)) if each is not None]
+    looks = [explain] if scaled else [of_quantity(explain, each) for each in unscaled]
+    looks = [each for own in looks for each in (own, *_plain(own))]
     turns = math.lcm(len(smooth), len(looks))
     return [(smooth[turn % len(smooth)], looks[turn % len(looks)]) for turn in range(turns)]
 
 
-def _of(explain: Explainer, quantity: Quantity) -> Explainer:
-    """The same explainer of another quantity, if it offers the choice."""
-    if "of" in inspect.signature(explain).parameters:
-        return partial(explain, of=quantity)  # type: ignore[call-arg]
-    return explain
-
-
-def _plain(explain: Explainer) -> Explainer | None:
-    """The gradient with the choices of a dearer explainer of this package, None for others."""
-    inner = explain.func if isinstance(explain, partial) else explain
-    if inner not in EXPLAINERS.values() or inner is gradient:
-        return None
-    chosen = explain.keywords if isinstance(explain, partial) else {}
-    taken = inspect.signature(gradient).parameters
-    return partial(gradient, **{name: each for name, each in chosen.items() if name in taken})
+def _plain(explain: Explainer) -> tuple[Explainer, ...]:
+    """The gradient with the choices of a dearer explainer of this package, nothing for others."""
+    if isinstance(explain, InputExplainer) and not isinstance(explain, Gradient):
+        return (explain.plain,)
+    return ()
 
 
 def _descend(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -17,19 +17,19 @@ from r2et.certification.affine import Norm
 from r2et.core.autograd import eval_mode
 from r2et.core.exact import exact_copy
 from r2et.core.naming import briefly, nearest
-from r2et.core.one_hot import gauge_free
+from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import check_k, order, precision_at_k, ties, top_k_mask
 from r2et.core.rng import stream
 from r2et.explainers import (
     SCORES,
     Explainer,
+    Gradient,
     Quantity,
     check_inputs,
-    gradient,
+    input_gradient,
     log_odds,
     predicted,
     shaped,
-    slope,
 )
 from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
@@ -387,7 +387,7 @@ class Auditor:
         if attacked is not None:
             kept = torch.where(at_border[:, None], torch.minimum(kept, attacked), kept)
         with torch.no_grad():
-            margins = slope(model, x, clean.y, "margin") if self.columns.one_hot else None
+            margins = input_gradient(model, x, clean.y, "margin") if self.columns.one_hot else None
         return Judged(
             clean=clean,
             tie=ties(clean.slopes.abs(), settings.k),
@@ -410,7 +410,9 @@ class Auditor:
         model = self.subject.model
         with torch.no_grad():
             logits = model(x)
-            slopes = gauge_free(slope(model, x, y, self.settings.explained), self.one_hot)
+            slopes = project_one_hot(
+                input_gradient(model, x, y, self.settings.explained), self.one_hot
+            )
             slopes = self._by_feature(slopes)
         odds = [log_odds(logits, torch.full_like(y, each)) for each in range(logits.shape[1])]
         return Explained(
@@ -428,11 +430,11 @@ class Auditor:
     @property
     def explain(self) -> Explainer:
         """How decisions are explained while they are attacked."""
-        explain = partial(gradient, of=self.settings.explained, one_hot=self.one_hot)
+        explain = Gradient(of=self.settings.explained, one_hot=self.one_hot)
         if self.columns.look is None:
             return explain
         together = max(LEAST_TOGETHER, 2 * DRAWN_AT_ONCE // len(self.reach))
-        return partial(explain, groups=self.columns.counts or None, rows_at_once=together)
+        return replace(explain, groups=self.columns.counts or None, rows_at_once=together)
 
     def _certified(self, clean: Explained) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Radius, that of the order, precision at each length and weakest pair, all proved."""

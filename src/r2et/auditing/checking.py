@@ -32,10 +32,10 @@ from r2et.auditing.models import model_digest
 from r2et.auditing.tables import Chunk
 from r2et.certification import certify
 from r2et.core.files import write_text
-from r2et.core.one_hot import gauge_free
+from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import order, precision_at_k
 from r2et.core.rng import stream
-from r2et.explainers import slope
+from r2et.explainers import input_gradient
 from r2et.perturbations import PERTURBATIONS, NormBall
 
 FILE = "contradiction.json"
@@ -268,7 +268,7 @@ def replay(path: str | Path, model: nn.Module) -> Replayed:
     exact = made_ready(record["model"], model, x, settings["k"]).model
     one_hot = record["one-hot"]
     with torch.no_grad():
-        slopes = gauge_free(slope(exact, x, y, settings["explained"]), one_hot)
+        slopes = project_one_hot(input_gradient(exact, x, y, settings["explained"]), one_hot)
     tops = order(slopes.abs())[:, : settings["k"]].tolist()
     reach = torch.tensor(record["reach"], dtype=torch.float64)
     region = PERTURBATIONS[settings["norm"]](scale=reach)

@@ -23,7 +23,7 @@ from r2et.certification.layers import propagate
 from r2et.certification.program import Program
 from r2et.certification.propagate import ActivationNode, BoundPropagator, Value
 from r2et.core.autograd import eval_mode, gradient_of
-from r2et.core.one_hot import OneHot, gauge_free
+from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.explainers import SCORES, Quantity, class_logits
 
 RELAXATIONS = ("tangent", "secant", "flat")
@@ -55,7 +55,7 @@ class Task:
             leaf = x.detach().clone().requires_grad_()
             score = SCORES[self.of](class_logits(model(leaf)), y)
             gradient = gradient_of(score, leaf, create_graph=False)
-        return gauge_free(gradient, self.one_hot).flatten(1)
+        return project_one_hot(gradient, self.one_hot).flatten(1)
 
     @cached_property
     def relaxations(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _projected(one_hot: OneHot | None, d: int) -> LinearMap:
 
     if not one_hot:
         return LinearMap(apply=flat, absolute=flat)
-    weights = gauge_free(torch.eye(d, dtype=torch.float64), one_hot)
+    weights = project_one_hot(torch.eye(d, dtype=torch.float64), one_hot)
 
     def by(matrix: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda t: t.flatten(1) @ matrix.to(t.device)

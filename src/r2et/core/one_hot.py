@@ -12,7 +12,7 @@ OneHot = Sequence[Sequence[int]]
 NARROW = 128
 
 
-def gauge_free(slope: Tensor, one_hot: OneHot | None) -> Tensor:
+def project_one_hot(slope: Tensor, one_hot: OneHot | None) -> Tensor:
     """The slope without its parts in directions in which the data cannot vary: like slope.
 
     The columns of a one-hot group sum to 1 on every real input. c (sum - 1) added to a logit thus
@@ -22,7 +22,7 @@ def gauge_free(slope: Tensor, one_hot: OneHot | None) -> Tensor:
     a group of two are opposite numbers: absolute scores of such a group tie, up to `NARROW` columns
     exactly and beyond to rounding.
 
-    >>> gauge_free(torch.tensor([[5.0, 3.0, 1.0]]), [(0, 1)])
+    >>> project_one_hot(torch.tensor([[5.0, 3.0, 1.0]]), [(0, 1)])
     tensor([[ 1., -1.,  1.]])
     """
     if not one_hot:

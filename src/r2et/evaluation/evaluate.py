@@ -1,7 +1,6 @@
 """Evaluation: everything that is measured on a trained model, as one row of results."""
 
 import copy
-import inspect
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -43,7 +42,15 @@ from r2et.core.rng import stream
 from r2et.data import Split
 from r2et.data.collection import Collection
 from r2et.evaluation.rendering import drawn_decisions
-from r2et.explainers import CONCEPTS, Explainer, gradient, log_odds, predicted, slope
+from r2et.explainers import (
+    Explainer,
+    InputExplainer,
+    explains_input,
+    gradient,
+    input_gradient,
+    log_odds,
+    predicted,
+)
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import shares_of
 from r2et.metrics.sensitivity import off_data_share
@@ -218,7 +225,7 @@ def evaluate(
     values["flippable"] = flippable.double()
     if split.dataset.one_hot:
         with torch.no_grad():
-            margins = slope(model, x, y, "margin")
+            margins = input_gradient(model, x, y, "margin")
         values["null share"] = off_data_share(margins, split.dataset.one_hot)
     if split.dataset.exchangeable:
         measured = {metric: METRICS[metric].measure(case) for metric in EXCHANGED}
@@ -317,8 +324,7 @@ def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> T
     kind, dataset = PERTURBATIONS[settings.norm], split.dataset
     if not isinstance(dataset, Collection):
         return Task(explain=explain, threat=kind())
-    inner = explain.func if isinstance(explain, partial) else explain
-    features = None if inner in CONCEPTS.values() else dataset.explained
+    features = dataset.explained if explains_input(explain) else None
     shift = split.scale.shift
     bounds = None
     if dataset.bounds is not None:
@@ -406,12 +412,12 @@ def noise_precision(
 
 def _gauge_free(explain: Explainer, split: Split) -> Explainer:
     """The same explainer without directions in which the one-hot columns cannot vary."""
-    if "one_hot" not in inspect.signature(explain).parameters:
+    if not isinstance(explain, InputExplainer):
         raise ValueError(
             "a gauge-free explanation takes an explainer with the choice `one_hot`: give one of "
             "EXPLAINERS, or leave out gauge_free."
         )
-    return partial(explain, one_hot=split.dataset.one_hot)  # type: ignore[call-arg]
+    return replace(explain, one_hot=split.dataset.one_hot)
 
 
 def build_attack(

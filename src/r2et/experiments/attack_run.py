@@ -5,7 +5,6 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,11 @@ from r2et.explainers import (
     EXPLAINERS,
     SCORES,
     Explainer,
+    SmoothGrad,
     check_inputs,
     gradient,
+    input_gradient,
     predicted,
-    slope,
 )
 from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
 from r2et.metrics.sensitivity import off_data_share
@@ -292,9 +292,10 @@ def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explaine
         choices["groups"] = split.dataset.explained
     if settings.gauge_free:
         choices["one_hot"] = split.dataset.one_hot
-    if settings.explainer == "smooth-grad":
+    explain = EXPLAINERS[settings.explainer]
+    if isinstance(explain, SmoothGrad):
         choices["seed"] = seed
-    return partial(EXPLAINERS[settings.explainer], **choices)
+    return replace(explain, **choices)
 
 
 def threat_of(settings: LabSettings, split: Split) -> PerturbationSet:
@@ -369,7 +370,7 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         walk=0 if isinstance(threat, Box) else WALK,
     )(model, x, y)
     with torch.no_grad():
-        margins = slope(model, x, y, "margin")
+        margins = input_gradient(model, x, y, "margin")
     return Findings(
         settings=settings,
         curve=curve,

@@ -4,8 +4,8 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ from r2et.core.rng import stream
 from r2et.core.settings import WORDS, settings_from
 from r2et.data import Collection, Dataset
 from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
-from r2et.explainers import CONCEPTS, EXPLAINERS, Explainer
+from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.training.trainer import FitSettings
@@ -91,7 +91,7 @@ class ExplainerPlan:
 
     def __post_init__(self) -> None:
         """Refuse an explainer that does not exist or does not take these settings."""
-        known = {**EXPLAINERS, **CONCEPTS}
+        known: dict[str, InputExplainer | Activations] = {**EXPLAINERS, **CONCEPTS}
         if self.name not in known:
             raise ValueError(f"unknown explainer {self.name!r}: {nearest(self.name, known)}")
         offered = _numbers_and_texts(known[self.name])
@@ -115,18 +115,14 @@ class ExplainerPlan:
     def build(self, features: Sequence[int] | None = None) -> Explainer:
         """The explainer itself, its scores those of `features`, one for each number, if given."""
         if self.name in CONCEPTS:
-            return partial(CONCEPTS[self.name], **self.settings)
-        choices = dict(self.settings)
-        if features is not None:
-            choices["groups"] = tuple(features)
-        explain = EXPLAINERS[self.name]
-        return partial(explain, **choices) if choices else explain
+            return replace(CONCEPTS[self.name], **self.settings)
+        groups = None if features is None else tuple(features)
+        return replace(EXPLAINERS[self.name], groups=groups, **self.settings)
 
 
-def _numbers_and_texts(explain: Any) -> dict[str, type]:
+def _numbers_and_texts(explain: InputExplainer | Activations) -> dict[str, type]:
     """The settings of an explainer that a recipe can name, and what each must be."""
-    parameters = inspect.signature(explain).parameters.values()
-    found = {each.name: str if each.name == "layer" else type(each.default) for each in parameters}
+    found = {each.name: type(each.default) for each in fields(explain)}
     return {name: kind for name, kind in found.items() if kind in (int, float, str)}
 
 

@@ -1,6 +1,7 @@
 """Quantus' metrics as measures here, our explainers there: `pip install quantus`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
-from r2et.explainers import Explainer, check_inputs, gradient, logits_of
+from r2et.explainers import Explainer, InputExplainer, check_inputs, gradient, logits_of
 from r2et.integrations.conversion import labels_of, needed, shaped_as
 
 Measure = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -28,7 +29,11 @@ def quantus_explain_func(explainer: Explainer) -> Callable[..., NDArray[np.float
         like = next(model.parameters())
         x = torch.as_tensor(np.asarray(inputs)).to(like)
         with torch.no_grad():
-            scores = explainer(model, x, labels_of(model, x, targets), **kwargs)
+            y = labels_of(model, x, targets)
+            if isinstance(explainer, InputExplainer):
+                scores = replace(explainer, **kwargs)(model, x, y)
+            else:
+                scores = explainer(model, x, y, **kwargs)
         array: NDArray[np.floating] = shaped_as(scores, x).cpu().numpy()
         return array
 

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import estimated_curvature, eval_mode
-from r2et.explainers import Explainer, from_slope, gradient, log_odds, slope
+from r2et.explainers import (
+    Explainer,
+    InputExplainer,
+    input_gradient,
+    log_odds,
+    made_of_gradient,
+)
 from r2et.methods.gaps import Gap, Pairs, check_choices, mean_gap
 from r2et.methods.method import BatchContext, Method, Penalty
 from r2et.methods.neighbours import neighbour, odds_saliency
@@ -19,7 +25,7 @@ from r2et.perturbations import PERTURBATIONS, unit
 
 def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Absolute gradient of the probability of class y, all rows in one pass: (B, n)."""
-    return slope(model, x, y).flatten(1).abs()
+    return input_gradient(model, x, y).flatten(1).abs()
 
 
 def ranking_by(
@@ -60,7 +66,10 @@ def estimated_bend(
     def of_gradient(look: BatchContext, some: slice) -> Tensor:
         y = look.y[some]
         return estimated_curvature(
-            lambda at: slope(look.model, at, y), look.x[some], look.slope[some], kappa
+            lambda at: input_gradient(look.model, at, y),
+            look.x[some],
+            look.input_gradient[some],
+            kappa,
         )
 
     def of_explanation(look: BatchContext, some: slice) -> Tensor:
@@ -71,7 +80,7 @@ def estimated_bend(
             look.x[some],
             look.saliency(explain)[some],
             kappa,
-            along=look.slope[some],
+            along=look.input_gradient[some],
         )
 
     def of_share(look: BatchContext) -> Tensor:
@@ -97,7 +106,7 @@ By = Literal["slope", "direction"]
 
 def _gap_along(
     look: BatchContext,
-    made: Callable[[Tensor, Tensor], Tensor] | None,
+    explain: InputExplainer,
     gap_of: Callable[[Tensor], Tensor],
     stride: float,
 ) -> Tensor:
@@ -107,12 +116,11 @@ def _gap_along(
     weights' slope of G is that of v'g = df(x + t v)/dt, here [f(x + t v) - f(x)] / t for a v of
     length one and t = `stride`. All of it is first derivatives.
     """
-    assert made is not None
     with torch.no_grad():
-        own = slope(look.model, look.x, look.y)
+        own = input_gradient(look.model, look.x, look.y)
     with torch.enable_grad():
         own = own.requires_grad_()
-        value = gap_of(made(own, look.x.detach()))
+        value = gap_of(explain.scores(own, look.x.detach()))
         (towards,) = torch.autograd.grad(value.sum(), own)
     length = towards.flatten(1).norm(dim=-1)
     way = unit(towards)
@@ -184,10 +192,11 @@ def r2et(
         return -gaps(neighbour(look, gaps, threat, steps))
 
     def thinness_along(look: BatchContext) -> Tensor:
-        return -_gap_along(look, made, lambda own: gap_of(own, ranking(look, own)), stride)
+        assert follower is not None
+        return -_gap_along(look, follower, lambda own: gap_of(own, ranking(look, own)), stride)
 
-    made = from_slope(explain or gradient)
-    if by not in get_args(By) or (by == "direction" and made is None) or stride <= 0:
+    follower = made_of_gradient(explain)
+    if by not in get_args(By) or (by == "direction" and follower is None) or stride <= 0:
         raise ValueError(
             f"the gap is taken by one of {get_args(By)}, the latter for explanations that are made "
             f"of the gradient and a stride > 0, got {by!r} and {stride}."

@@ -16,9 +16,10 @@ from r2et.explainers import (
     check_classes,
     check_logits,
     check_targets,
-    from_slope,
+    gradient,
+    input_gradient_of,
     logits_of,
-    slope_of,
+    made_of_gradient,
 )
 
 Draw = Callable[[Tensor], Tensor]
@@ -58,19 +59,16 @@ class BatchContext:
         return self.logits.detach().argmax(-1)
 
     @cached_property
-    def slope(self) -> Tensor:
+    def input_gradient(self) -> Tensor:
         """Gradient of the predicted probability, differentiable: like x."""
-        return slope_of(self.logits, self.x, self.y)
+        return input_gradient_of(self.logits, self.x, self.y)
 
     def saliency(self, explain: Explainer | None) -> Tensor:
-        """An explanation, the absolute gradient unless given; from the slope, if it can: (B, n)."""
-        if explain is None:
-            return self.slope.flatten(1).abs()
-        made = from_slope(explain)
-        if made is not None:
-            return made(self.slope, self.x)
+        """An explanation, the absolute gradient unless given, not computed twice: (B, n)."""
+        if follower := made_of_gradient(explain):
+            return follower.scores(self.input_gradient, self.x)
         with eval_mode(self.model):
-            return explain(self.model, self.x, self.y)
+            return (explain or gradient)(self.model, self.x, self.y)
 
 
 Penalty = Callable[[BatchContext], Tensor]

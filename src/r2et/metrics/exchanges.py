@@ -1,8 +1,7 @@
 """Whether slopes say what the exchange of one category for another does to the score."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,14 @@ from torch import Tensor, nn
 from r2et.core.autograd import eval_mode
 from r2et.core.one_hot import OneHot, check_groups
 from r2et.core.rng import stream
-from r2et.explainers import SCORES, Explainer, check_inputs, check_logits, slope, smooth_grad
+from r2et.explainers import (
+    SCORES,
+    Explainer,
+    SmoothGrad,
+    check_inputs,
+    check_logits,
+    input_gradient,
+)
 from r2et.metrics.agreement import spearman
 
 LEAST_AGREEMENT = 0.5
@@ -212,15 +218,16 @@ def _slopes(
     model: nn.Module, x: Tensor, y: Tensor, explain: Explainer | None, rows_at_once: int
 ) -> Tensor:
     """The signed slopes of the margin that an explanation ranks: (B, d)."""
-    inner = explain.func if isinstance(explain, partial) else explain
-    if inner is not smooth_grad:
+    if not isinstance(explain, SmoothGrad):
         parts = zip(x.split(rows_at_once), y.split(rows_at_once), strict=True)
         with torch.no_grad():
-            return torch.cat([slope(model, part, labels, "margin") for part, labels in parts])
-    choices = dict(explain.keywords) if isinstance(explain, partial) else {}
-    choices |= {"of": "margin", "form": "signed", "groups": None}
+            return torch.cat(
+                [input_gradient(model, part, labels, "margin") for part, labels in parts]
+            )
+    together = explain.rows_at_once or rows_at_once
+    signed = replace(explain, of="margin", form="signed", groups=None, rows_at_once=together)
     with torch.no_grad():
-        return smooth_grad(model, x, y, **{"rows_at_once": rows_at_once} | choices)
+        return signed(model, x, y)
 
 
 def _said(slopes: Tensor, groups: OneHot, offered: _Exchanges) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.core.one_hot import check_groups, gauge_free
+from r2et.core.one_hot import check_groups, project_one_hot
 
 
 class OneFeatureUnits(nn.Module):
@@ -82,7 +82,7 @@ class AdditiveNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One logit for each class: (B, C)."""
-        centred = gauge_free(x, self.one_hot)
+        centred = project_one_hot(x, self.one_hot)
         scores: Tensor = self.linear(centred) + self.share(self.bend(self.mixing(centred)))
         if self.curves is not None:
             scores = scores + self.curves(x.index_select(1, self._columns(x)))
@@ -101,10 +101,10 @@ class AdditiveNet(nn.Module):
             return rows.unflatten(0, (*networks, -1)) if networks else rows
 
         flow = None if self._one_score else apart(self._flow(x, y))
-        before: Tensor = self.mixing(gauge_free(x, self.one_hot))
+        before: Tensor = self.mixing(project_one_hot(x, self.one_hot))
         turned = _steepness(self.bend, apart(before)) * _pulled(flow, self.share.weight)
         through = turned @ self.mixing.weight + _pulled(flow, self.linear.weight)
-        slope = gauge_free(through.view_as(x), self.one_hot)
+        slope = project_one_hot(through.view_as(x), self.one_hot)
         if self.curves is not None:
             layers = cast(tuple[OneFeatureUnits, nn.Module, nn.Linear], tuple(self.curves))
             (units, kink, heights), columns = layers, self._columns(x)
@@ -120,9 +120,9 @@ class AdditiveNet(nn.Module):
         with torch.no_grad():
             inputs = self.linear.weight.shape[-1]
             paths: list[nn.Module] = [
-                _layer(gauge_free(self.linear.weight, self.one_hot), self.linear.bias),
+                _layer(project_one_hot(self.linear.weight, self.one_hot), self.linear.bias),
                 nn.Sequential(
-                    _layer(gauge_free(self.mixing.weight, self.one_hot), self.mixing.bias),
+                    _layer(project_one_hot(self.mixing.weight, self.one_hot), self.mixing.bias),
                     self.bend,
                     self.share,
                 ),
@@ -157,7 +157,7 @@ class AdditiveNet(nn.Module):
         |V_u| is the largest difference between the weights of two scores. Of a stack: (G,).
         """
         weight, share = self.mixing.weight, self.share.weight
-        centred = gauge_free(weight.flatten(0, -2), self.one_hot).view_as(weight)
+        centred = project_one_hot(weight.flatten(0, -2), self.one_hot).view_as(weight)
         reach = share.squeeze(-2).abs() if self._one_score else share.amax(-2) - share.amin(-2)
         total: Tensor = (centred.abs() * reach[..., None]).sum((-2, -1))
         return total

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, gradient_of, jacobian
-from r2et.core.one_hot import OneHot, gauge_free
+from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.ranking import check_k, order
 from r2et.explainers import SCORES, Quantity, check_inputs, logits_of, predicted
 
@@ -31,7 +31,7 @@ def uncertified_radius_at_x(
     def slope(at: Tensor) -> Tensor:
         with torch.enable_grad(), eval_mode(model):
             found = gradient_of(SCORES[of](logits_of(model, at), y), at, create_graph=True)
-        return gauge_free(found, one_hot).flatten(1)
+        return project_one_hot(found, one_hot).flatten(1)
 
     with torch.no_grad():
         here, turn = slope(x.detach().requires_grad_()).detach(), jacobian(slope, x)
