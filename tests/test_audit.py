@@ -504,7 +504,7 @@ def test_a_file_is_read_in_blocks_as_it_is_read_as_a_whole(scale: Any, tmp_path:
     path = heloc(tmp_path / "heloc.csv")
     whole = read_csv(path, target="decision", drop=["applicant"], name="heloc")
     settings = settings_of({"target": "decision", "id": "applicant", "scale": scale}, "here")
-    for table in (CsvTable.at(path, settings), CsvTable.of_frame(pd.read_csv(path), settings)):
+    for table in (CsvTable.at(path, settings), CsvTable.at(pd.read_csv(path), settings)):
         chunks = list(table.chunks(7))
         x = torch.cat([chunk.x for chunk in chunks])
         expected = fit_scale(whole.x, whole.features, scale).apply(whole.x)
@@ -1338,8 +1338,8 @@ def test_a_file_of_settings_is_read_strictly(said: str, expected: str, tmp_path:
         (b"a,a\n1,2\n", "'a' appears twice"),
         (b"a,b\n1,2,3\n", "line 2: expected 2 cells"),
         (b"a,b\n1\n", "nothing for column 'b'"),
-        (b'a,b\n"1,2\n3,4\n', "line 2: unexpected end of data"),
-        (b"a,b\n1,\xff\n", "line 2: byte 0xff is not UTF-8"),
+        (b'a,b\n"1,2\n3,4\n', "line 2, column 'a': a quote opens this cell and is not closed"),
+        (b"a,b\n1,\xff\n", "line 2, column 'b': byte 0xff is not UTF-8"),
         (b"a,b\n1,2\n1,inf\n3,5\n", "line 3, column 'b': expected a finite number"),
         (b"a,b\n" + b"1,2\n3,4\n5,6\n" * 10 + b"1,x\n", "line 32, column 'b': expected a number"),
         (b"a,b\n" + b"\n".join(b"1,w%d" % i for i in range(60)), "60 different words"),

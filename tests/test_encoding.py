@@ -1,37 +1,33 @@
-from dataclasses import asdict
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from r2et.data.encoder import (
-    Category,
-    Encoding,
-    Numeric,
-    cells_of,
-    column_from,
-    holds_words,
-    learnt,
-    merged,
-)
+from r2et.data.encoder import holds_words, numbers_of, values_of, words_of
+from r2et.data.fitting import learnt
+from r2et.data.schema import Category, Numeric, Schema, Values
+from r2et.sklearn import merged
 from refusals import refusal
 
 
-def read(table: pd.DataFrame) -> tuple[list[str], list[np.ndarray]]:
+def schema_of(table: pd.DataFrame) -> Schema:
     names = [str(name) for name in table.columns]
-    words = [holds_words(table[name]) for name in names]
-    return names, cells_of(table, names, words)
+    columns: list[Values] = [
+        words_of(table[name]) if holds_words(table[name]) else numbers_of(name, table[name])
+        for name in names
+    ]
+    return learnt(names, columns, np.ones(len(table)))
 
 
-def encoding_of(table: pd.DataFrame) -> Encoding:
-    names, cells = read(table)
-    return learnt(names, cells, np.ones(len(table)))
-
-
-def encoded(encoding: Encoding, table: pd.DataFrame) -> list[list[float]]:
-    rows: list[list[float]] = encoding.encode(encoding.cells(table)).tolist()
+def encoded(schema: Schema, table: pd.DataFrame) -> list[list[float]]:
+    rows: list[list[float]] = schema.encode(values_of(schema, table)).tolist()
     return rows
+
+
+def names_in(schema: Schema) -> tuple[str, ...]:
+    return tuple(feature.name for feature in schema.features)
 
 
 TABLE = pd.DataFrame(
@@ -46,8 +42,8 @@ TABLE = pd.DataFrame(
 
 
 def test_a_table_is_encoded_as_the_rules_say() -> None:
-    encoding = encoding_of(TABLE)
-    assert encoding.features == (
+    schema = schema_of(TABLE)
+    assert names_in(schema) == (
         *("age", "age: missing"),
         *("job: clerk", "job: none", "job: smith"),
         "owner: True",
@@ -55,19 +51,19 @@ def test_a_table_is_encoded_as_the_rules_say() -> None:
         *("town: A", "town: B", "town: missing"),
     )
     # Age from 20 to 60, its lower median 30.
-    assert encoded(encoding, TABLE) == [
+    assert encoded(schema, TABLE) == [
         [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0],
         [0.25, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0],
         [0.25, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0],
         [1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0],
     ]
-    assert encoding.groups == (0, 0, 1, 1, 1, 2, 3, 4, 4, 4)
-    assert encoding.one_hot == [[2, 3, 4], [7, 8, 9]]
-    assert encoding.curved == [0]
+    assert schema.groups == (0, 0, 1, 1, 1, 2, 3, 4, 4, 4)
+    assert schema.one_hot == [[2, 3, 4], [7, 8, 9]]
+    assert schema.curved == [0]
 
 
 def test_new_rows_are_encoded_by_what_training_showed() -> None:
-    encoding = encoding_of(TABLE)
+    schema = schema_of(TABLE)
     new = pd.DataFrame(
         {
             "age": [100, 0],
@@ -79,19 +75,19 @@ def test_new_rows_are_encoded_by_what_training_showed() -> None:
     )
     # Numbers beyond the range leave [0, 1]; size, never missing in training, is filled by 1, its
     # lower median; unknown words, and words that were never missing, are the average row.
-    assert encoded(encoding, new) == [
+    assert encoded(schema, new) == [
         [2.0, 0.0, 0.5, 0.25, 0.25, 0.5, 0.0, 1.0, 0.0, 0.0],
         [-0.5, 0.0, 0.5, 0.25, 0.25, 0.5, 2.0, 0.5, 0.25, 0.25],
     ]
 
 
 def test_words_are_the_same_in_whatever_type_they_come() -> None:
-    encoding = encoding_of(TABLE.astype({"size": "category", "owner": object}))
+    schema = schema_of(TABLE.astype({"size": "category", "owner": object}))
     shown = ["size: 2", "owner: True"]
-    places = [encoding.features.index(name) for name in shown]
+    places = [names_in(schema).index(name) for name in shown]
     for size, owner in (([2, 1], [True, False]), ([2.0, 1.0], ["True", "False"])):
         new = TABLE.iloc[:2].assign(size=size, owner=owner)
-        rows = torch.tensor(encoded(encoding, new))[:, places]
+        rows = torch.tensor(encoded(schema, new))[:, places]
         assert rows.tolist() == [[1.0, 1.0], [0.0, 0.0]]
 
 
@@ -112,25 +108,25 @@ def test_words_are_the_same_in_whatever_type_they_come() -> None:
 )
 def test_columns_of_words_are_told_from_columns_of_numbers(values: object, words: bool) -> None:
     table = pd.DataFrame({"a": values, "b": [1.0, 2.0, 3.0]})
-    encoding = encoding_of(table)
-    assert isinstance(encoding.columns[0], Category) == words
-    assert np.isfinite(encoded(encoding, table)).all()
+    schema = schema_of(table)
+    assert isinstance(schema.attributes[0], Category) == words
+    assert np.isfinite(encoded(schema, table)).all()
 
 
-def test_labels_are_ordered_as_numbers_then_words_then_missing() -> None:
+def test_labels_are_ordered_as_classes_are_and_missing_last() -> None:
     table = pd.DataFrame({"a": pd.Categorical(["10", "9", "missing", "b", None, "a"])})
-    (column,) = encoding_of(table).columns
+    (column,) = schema_of(table).attributes
     assert isinstance(column, Category)
-    assert column.labels == ("9", "10", "a", "b", "missing")
+    assert column.labels == ("10", "9", "a", "b", "missing")
     assert column.shares == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 6, 2 / 6])
 
 
 def test_columns_that_tell_nothing_are_harmless() -> None:
     table = pd.DataFrame({"same": [5, 5], "gone": [np.nan, np.nan], "word": ["a", "a"]})
-    encoding = encoding_of(table)
-    assert encoding.features == ("same", "gone", "gone: missing", "word: a")
-    assert encoded(encoding, table) == [[0.0, 0.0, 1.0, 1.0]] * 2
-    assert encoding.curved == []
+    schema = schema_of(table)
+    assert names_in(schema) == ("same", "gone", "gone: missing", "word: a")
+    assert encoded(schema, table) == [[0.0, 0.0, 1.0, 1.0]] * 2
+    assert schema.curved == []
 
 
 def test_weights_count_as_rows_do() -> None:
@@ -140,8 +136,8 @@ def test_weights_count_as_rows_do() -> None:
     times = weights.astype(int)
     whole = learnt(["v", "w"], [values.repeat(times), words.repeat(times)], np.ones(times.sum()))
     assert learnt(["v", "w"], [values, words], weights) == whole
-    assert isinstance(whole.columns[0], Numeric)
-    assert whole.columns[0].fill == 4.0  # 1, 2, 3, then 4 four times
+    assert isinstance(whole.attributes[0], Numeric)
+    assert whole.attributes[0].fill == 4.0  # 1, 2, 3, then 4 four times
 
 
 # --- rows that are equal ------------------------------------------------------------------------
@@ -173,9 +169,8 @@ def test_equal_rows_become_one_in_an_order_of_their_own() -> None:
 
 
 def test_columns_that_cannot_be_read_are_refused() -> None:
-    def asked(values: object, words: bool = False) -> str:
-        table = pd.DataFrame({"a": values})
-        return refusal(lambda: cells_of(table, ["a"], [words]))
+    def asked(values: object) -> str:
+        return refusal(lambda: numbers_of("a", pd.DataFrame({"a": values})["a"]))
 
     assert "inf in row 1 of column 'a'" in asked([1.0, np.inf])
     assert "column 'a' must hold numbers" in asked(["1", "two"])
@@ -185,18 +180,21 @@ def test_columns_that_cannot_be_read_are_refused() -> None:
 
 def test_a_column_that_identifies_rows_is_refused() -> None:
     table = pd.DataFrame({"id": [f"row {i}" for i in range(80)]})
-    assert "identifies rows" in refusal(lambda: encoding_of(table))
+    assert "identifies rows" in refusal(lambda: schema_of(table))
     few = pd.DataFrame({"id": [f"row {i}" for i in range(20)]})
-    assert len(encoding_of(few).features) == 20
+    assert len(schema_of(few).features) == 20
 
 
 def test_features_of_one_name_are_refused() -> None:
     table = pd.DataFrame({"a": ["x", "y", "z"], "a: x": [1, 2, 3]})
-    assert "'a: x'" in refusal(lambda: encoding_of(table))
+    assert "'a: x'" in refusal(lambda: schema_of(table))
 
 
-def test_a_column_is_made_again_from_its_fields() -> None:
-    encoding = encoding_of(TABLE)
-    for column in encoding.columns:
-        told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(column).items()}
-        assert column_from(told) == column
+def test_a_schema_is_made_again_from_what_is_told_of_it() -> None:
+    schema = schema_of(TABLE)
+    assert Schema.from_told(json.loads(json.dumps(schema.told()))) == schema
+    # As the first edition told it.
+    numbers = {"fill": 30.0, "low": 20.0, "width": 40.0, "marked": True, "curved": True}
+    words = {"labels": ["False", "True"], "shares": [0.5, 0.5]}
+    old = Schema.from_told([{"name": "age", **numbers}, {"name": "owner", **words}])
+    assert old.attributes == (schema.attributes[0], schema.attributes[2])

@@ -204,7 +204,7 @@ def test_a_weight_is_so_many_rows_whatever_their_order(settings: dict[str, Any])
     places = np.random.default_rng(1).permutation(np.arange(60).repeat(times))
     repeated = quick(**settings).fit(X.iloc[places], y.iloc[places])
     assert same_weights(weighted.model_, repeated.model_)
-    assert weighted.encoding_ == repeated.encoding_
+    assert weighted.schema_ == repeated.schema_
     assert weighted.n_iter_ == repeated.n_iter_
 
 
@@ -445,7 +445,7 @@ def test_a_saved_classifier_answers_bit_for_bit(name: str, tmp_path: Path) -> No
     np.testing.assert_array_equal(again.explain(X), model.explain(X))
     assert again.get_params() == model.get_params()
     assert type(again.hidden) is tuple
-    assert again.encoding_ == model.encoding_
+    assert again.schema_ == model.schema_
     assert again.classes_.dtype == model.classes_.dtype
     assert (again.k_, again.n_iter_) == (model.k_, model.n_iter_)
     assert hasattr(again, "feature_names_in_") == hasattr(model, "feature_names_in_")

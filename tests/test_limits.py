@@ -13,14 +13,13 @@ from scipy.io import savemat
 
 from r2et.attacks import read_rules
 from r2et.auditing import CsvTable, Items, load_model, read_settings
-from r2et.auditing.reading import MOST_CHARACTERS, CsvFile
 from r2et.core import limits
 from r2et.core.archives import arrays_in, opened
 from r2et.core.files import read_rows
 from r2et.data import read_csv, read_folder
-from r2et.data.frames import MOST_COLUMNS
 from r2et.data.graphs import read_file
 from r2et.data.images import read_batch
+from r2et.data.reader import MOST_CHARACTERS, MOST_COLUMNS, CsvReader
 from r2et.models import MODELS
 from r2et.models.building import bounded, build
 from r2et.sklearn import StableClassifier
@@ -276,9 +275,9 @@ def test_a_table_of_too_many_columns_is_refused(tmp_path: Path) -> None:
 def test_a_wide_table_is_read_in_smaller_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("r2et.auditing.reading"), "MOST_CELLS", 6)
+    monkeypatch.setattr(importlib.import_module("r2et.data.reader"), "MOST_CELLS", 6)
     path = table(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 7)
-    assert [len(block.rows) for block in CsvFile.at(path).blocks(5)] == [3, 3, 1]
+    assert [len(block.lines) for block in CsvReader.at(path).blocks(5)] == [3, 3, 1]
 
 
 @pytest.mark.parametrize("number", ["1e200", "-1e300", "1e101"])

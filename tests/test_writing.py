@@ -270,7 +270,7 @@ def test_the_classifier_reads_written_numbers_and_dates(tmp_path: Path) -> None:
     unclear = refusal(lambda: StableClassifier(epochs=1).fit(either, y))
     assert "list it in categorical" in unclear
     words = StableClassifier(categorical=["income", "debt", "rate", "since", "job"], **quick)
-    assert "income: " in words.fit(X[:40].assign(income="1,5"), y[:40]).encoding_.features[0]
+    assert "income: " in words.fit(X[:40].assign(income="1,5"), y[:40]).schema_.features[0].name
 
 
 # --- very many words ----------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_ten_thousand_words_end_in_seconds_with_advice(tmp_path: Path) -> None:
         assert "'zip' has 10,000 different values" in said
         assert "keep the most frequent and call the rest 'other'" in said
     more = codes(30_000, 12_000)
-    said = refusal(lambda: CsvTable.of_frame(more, settings_of(kinds, "here")))
+    said = refusal(lambda: CsvTable.at(more, settings_of(kinds, "here")))
     assert "more than 10,000 different words" in said
     assert "keep the most frequent" in said
     assert time.perf_counter() - began < 60  # seconds on a machine of one's own, minutes nowhere
@@ -312,7 +312,7 @@ def test_rare_words_are_joined_if_asked_for(tmp_path: Path) -> None:
     table = codes(3000, 1000)
     fitted = StableClassifier(method="vanilla", k=2, epochs=1, max_categories=20, random_state=0)
     fitted.fit(table[["a", "zip"]], table["y"])
-    column = fitted.encoding_.columns[1]
+    column = fitted.schema_.attributes[1]
     frequent = table["zip"].value_counts()
     assert {*column.labels} - {"other"} <= {*frequent[frequent >= frequent.iloc[20]].index}
     assert (len(column.labels), column.grouped) == (21, True)
@@ -325,13 +325,13 @@ def test_rare_words_are_joined_if_asked_for(tmp_path: Path) -> None:
         assert row.nonzero().squeeze().tolist() == other
     again = load_model(str(fitted.save(tmp_path / "clf.safetensors")))
     assert again.classifier is not None
-    assert again.classifier.encoding_ == fitted.encoding_
+    assert again.classifier.schema_ == fitted.schema_
     table.to_csv(tmp_path / "t.csv", index=False)
     source = source_for(str(tmp_path / "t.csv"), [again], settings_of({"target": "y"}, "here"))
     assert any("20 most frequent of training and count as 'other'" in each for each in source.notes)
     kept = StableClassifier(method="vanilla", k=2, epochs=1, max_categories=5000, random_state=0)
     kept.fit(table[["a", "zip"]][:600], table["y"][:600])
-    assert not kept.encoding_.columns[1].grouped
+    assert not kept.schema_.attributes[1].grouped
     assert "max_categories must be" in refusal(
         lambda: StableClassifier(max_categories=0).fit(table[["a"]], table["y"])
     )

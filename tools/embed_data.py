@@ -202,7 +202,7 @@ def compas(raw: Path) -> Rows:
 def arrays_of(name: str, rows: Rows) -> dict[str, npt.NDArray[np.integer]]:
     """One array of numbers or codes for each attribute and the target, in the smallest type."""
     table = TABLES[name]
-    words = {attribute.name: attribute.values for attribute in table.attributes}
+    words = {each.name: getattr(each, "labels", ()) for each in table.attributes}
     words[table.target] = table.classes
     return {
         key: smallest(int(row[key]) if not values else values.index(str(row[key])) for row in rows)

@@ -1,6 +1,6 @@
 """scikit-learn's view of all this: a classifier of tables whose explanations stay put.
 
-How the columns of a table are encoded is told in `r2et.data.encoder`. Equal rows of one class
+How the columns of a table are encoded is told in `r2et.data.schema`. Equal rows of one class
 count as one row with the sum of their weights: a row of weight 2 is exactly two rows, one of weight
 0 none, and the order in which rows are given does not matter.
 """
@@ -9,7 +9,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -33,20 +33,10 @@ from r2et.core.naming import nearest
 from r2et.core.ranking import order
 from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.data.encoder import (
-    Category,
-    Cells,
-    Codes,
-    Encoding,
-    Floats,
-    Numeric,
-    cells_of,
-    column_from,
-    holds_words,
-    learnt,
-    merged,
-    writing_in,
-)
+from r2et.data.cells import Floats
+from r2et.data.encoder import holds_words, numbers_of, values_of, words_of, written_as
+from r2et.data.fitting import learnt
+from r2et.data.schema import Category, Schema, Values
 from r2et.data.writing import Writing
 from r2et.explainers import (
     EXPLAINERS,
@@ -68,8 +58,10 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 By = Literal["feature", "column"]
+Codes = NDArray[np.intp]
 
-FORMAT = 1  # of saved classifiers
+FORMAT = 2  # of saved classifiers
+FORMATS = (1, FORMAT)  # that can be read
 LEAST_STEPS = 30  # of an epoch: small tables are gone through several times
 LEAST_BATCH = 32
 ROWS_OF_A_CURVE = 100  # different ones, for each numeric feature: fewer bend a curve by chance
@@ -98,6 +90,32 @@ def row_weights(sample_weight: Any, rows: int) -> Floats:
             f"{weights.min():g} to {weights.max():g}."
         )
     return weights
+
+
+def merged(columns: Sequence[Values], y: Codes, weights: Floats) -> tuple[Codes, Floats]:
+    """The number of one row of each kind, kinds in an order of their own, and their weights.
+
+    Rows are of one kind if all their cells and their class are equal; rows of weight 0 are none.
+    A row of weight 2 is thus exactly two rows, and the order in which rows are given is forgotten.
+    """
+    counted = np.flatnonzero(weights)
+    keys = [y[counted], *(_sortable(own[counted]) for own in columns)]
+    ranked = np.lexsort(keys)
+    new = np.zeros(len(ranked), dtype=bool)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= key[ranked[1:]] != key[ranked[:-1]]
+    firsts = np.flatnonzero(new)
+    totals: Floats = np.add.reduceat(weights[counted][ranked], firsts)
+    return counted[ranked[firsts]], totals
+
+
+def _sortable(cells: Values) -> Values:
+    """Numbers that are equal where cells are, in an order that cells alone decide: (N,)."""
+    if cells.dtype == object:
+        return pd.factorize(cells, sort=True)[0]
+    # Infinite numbers are refused, so that missing ones may stand in their place.
+    return np.where(np.isnan(cells), np.inf, cells)
 
 
 def held_out(y: Codes, share: float, seed: int) -> NDArray[np.bool_]:
@@ -162,11 +180,11 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `class_weight` is None, "balanced" or a weight for each label. `categorical` lists columns of
     categories by name or position; "infer" takes the columns of a DataFrame that hold text, truth
     values or pandas' categories, but not numbers written with decimal commas, signs or as dates.
-    How columns are encoded is told in `r2et.data.encoder`. With `max_categories` a column keeps as
+    How columns are encoded is told in `r2et.data.schema`. With `max_categories` a column keeps as
     many of its most frequent values, and all others are "other"; without it, one of more than 500
     values is refused.
 
-    Fitted, it has `model_` (the network on encoded rows), `encoding_`, `classes_`, `k_`, `n_iter_`,
+    Fitted, it has `model_` (the network on encoded rows), `schema_`, `classes_`, `k_`, `n_iter_`,
     `n_features_in_` and, if columns had names, `feature_names_in_`.
 
     >>> X = pd.DataFrame({"age": [20, 30, 40, 50], "job": ["none", "clerk", "clerk", "none"]})
@@ -235,15 +253,20 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.classes_[codes[weights > 0][0]]!r}."
             )
         words, ways = self._read_as(table)
-        cells = cells_of(table, self._column_names(), words, ways)
-        rows, totals = merged(cells, codes, weights)
+        columns = [
+            words_of(table.iloc[:, place])
+            if words[place]
+            else numbers_of(name, table.iloc[:, place], ways[place])
+            for place, name in enumerate(self._column_names())
+        ]
+        rows, totals = merged(columns, codes, weights)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        self._learn([own[rows] for own in cells], ways, codes[rows], totals, seed)
+        self._learn([own[rows] for own in columns], ways, codes[rows], totals, seed)
         return self
 
     def _learn(
         self,
-        cells: list[Cells],
+        columns: list[Values],
         ways: Sequence[Writing | None],
         y: Codes,
         weights: Floats,
@@ -253,13 +276,16 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         judging = np.zeros(len(y), dtype=bool)
         if self.early_stopping:
             judging = held_out(y, self.validation_fraction, seed)
-        taught_cells = [own[~judging] for own in cells]
-        self.encoding_ = learnt(
-            self._column_names(), taught_cells, weights[~judging], ways, self.max_categories
+        self.schema_ = learnt(
+            self._column_names(),
+            [own[~judging] for own in columns],
+            weights[~judging],
+            ways,
+            self.max_categories,
         )
-        self.k_ = int(max(1, min(self.k, len(self.encoding_.features) - 1)))
+        self.k_ = int(max(1, min(self.k, len(self.schema_.features) - 1)))
         self._plan = self._built_as(rows=int((~judging).sum()))
-        x, labels = self.encoding_.encode(cells).float(), torch.from_numpy(y)
+        x, labels = self.schema_.encode(columns).float(), torch.from_numpy(y)
         counted = weights * self._class_weights(y, weights)
         counts = torch.from_numpy(counted / counted.mean()).float()
         judges, taught = torch.from_numpy(judging), torch.from_numpy(~judging) & (counts > 0)
@@ -291,9 +317,9 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _built_as(self, rows: int) -> dict[str, Any]:
         """What the network and the method are built from, kept for `save`."""
         if METHODS[self.method].model == "structured":
-            curved = self.encoding_.curved
+            curved = self.schema_.curved
             enough = rows >= ROWS_OF_A_CURVE * len(curved)
-            shape = {"numeric": curved if enough else [], "one_hot": self.encoding_.one_hot}
+            shape = {"numeric": curved if enough else [], "one_hot": self.schema_.one_hot}
         else:
             shape = {"hidden": [int(size) for size in self.hidden], "activation": self.activation}
         return {
@@ -302,7 +328,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "k": self.k_,
             "network": {
                 "name": METHODS[self.method].model,
-                "inputs": len(self.encoding_.features),
+                "inputs": len(self.schema_.features),
                 "classes": len(self.classes_),
                 **shape,
             },
@@ -364,7 +390,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- tables ---------------------------------------------------------------------------------
 
-    def _training_table(self, X: Any, y: Any) -> tuple[pd.DataFrame, Cells]:
+    def _training_table(self, X: Any, y: Any) -> tuple[pd.DataFrame, Values]:
         """X as a table and y as a row of labels, refused as scikit-learn refuses them."""
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, y, skip_check_array=True)
@@ -381,7 +407,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, reset=False, skip_check_array=True)
             check_array(np.broadcast_to(0.0, X.shape), estimator=self)
             return X
-        mixed = any(isinstance(column, Category) for column in self.encoding_.columns)
+        mixed = any(isinstance(each, Category) for each in self.schema_.attributes)
         values = validate_data(self, _cells_apart(X, mixed), reset=False, **_admitting(mixed))
         return pd.DataFrame(values)
 
@@ -396,7 +422,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         words, names = self._holds_words(table), self._column_names()
         inferred = isinstance(self.categorical, str)
         ways = [
-            writing_in(name, table.iloc[:, place]) if inferred or not words[place] else None
+            written_as(name, table.iloc[:, place]) if inferred or not words[place] else None
             for place, name in enumerate(names)
         ]
         return [each and way is None for each, way in zip(words, ways, strict=True)], ways
@@ -427,12 +453,12 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def encode(self, X: Any) -> Tensor:
         """The rows of X as `model_` sees them: (N, n) in float64."""
         table = self._new_table(X)
-        return self.encoding_.encode(self.encoding_.cells(table))
+        return self.schema_.encode(values_of(self.schema_, table))
 
-    def get_feature_names_out(self, input_features: Any = None) -> Cells:
+    def get_feature_names_out(self, input_features: Any = None) -> Values:
         """Names of the encoded features, in the order in which `explain` scores them: (n,)."""
         check_is_fitted(self)
-        return np.array(self.encoding_.features, dtype=object)
+        return np.array(self._names("feature"), dtype=object)
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -452,10 +478,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Probability of each class: (N, C)."""
         return _array(self._logits(X).softmax(-1))
 
-    def predict(self, X: Any) -> Cells:
+    def predict(self, X: Any) -> Values:
         """The most probable class of each row: (N,)."""
         places = self._logits(X).argmax(-1).numpy()
-        found: Cells = self.classes_[places]
+        found: Values = self.classes_[places]
         return found
 
     # --- explanations ---------------------------------------------------------------------------
@@ -554,12 +580,14 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.k_ if k is None else k
 
     def _names(self, by: By) -> list[str]:
-        return list(self.encoding_.features) if by == "feature" else self._column_names()
+        if by == "column":
+            return self._column_names()
+        return [feature.name for feature in self.schema_.features]
 
     def _explainer(self, by: By, explainer: str | Explainer, form: Form) -> Explainer:
         """The explainer of features, or of whole columns, in the form asked for."""
         _check_choice("by", by, ("feature", "column"))
-        groups = self.encoding_.groups if by == "column" else None
+        groups = self.schema_.groups if by == "column" else None
         if isinstance(explainer, str):
             _check_choice("explainer", explainer, EXPLAINERS)
             return replace(EXPLAINERS[explainer], form=form, groups=groups)
@@ -588,7 +616,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "format": FORMAT,
             "parameters": {name: _told(name, each) for name, each in self.get_params().items()},
             "plan": {**self._plan, "settings": _told("method_settings", self._plan["settings"])},
-            "columns": [_about(column) for column in self.encoding_.columns],
+            "columns": self.schema_.told(),
             "named": hasattr(self, "feature_names_in_"),
             "classes": _told("classes_", self.classes_.tolist()),
             "kind": self.classes_.dtype.str,
@@ -605,7 +633,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Nothing is unpickled, so that a file of doubtful origin cannot run code.
         """
         about = recipe_of(Path(path)).get("estimator")
-        if not isinstance(about, Mapping) or about.get("format") != FORMAT:
+        if not isinstance(about, Mapping) or about.get("format") not in FORMATS:
             raise ValueError(
                 f"{path} holds no StableClassifier that this version can read: give a file that "
                 "save() wrote."
@@ -622,15 +650,14 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _restored(cls, about: Mapping[str, Any], path: Path) -> Self:
         found = cls(**{name: _untold(each) for name, each in about["parameters"].items()})
         found._plan = {**about["plan"], "settings": _untold(about["plan"]["settings"])}
-        found.encoding_ = Encoding(tuple(column_from(each) for each in about["columns"]))
+        found.schema_ = Schema.from_told(about["columns"])
         classes, kind = _untold(about["classes"]), np.dtype(about["kind"])
         check_bytes(len(classes) * kind.itemsize, f"the classes of {path}")
         found.classes_ = np.array(classes, dtype=kind)
         found.k_, found.n_iter_ = found._plan["k"], about["n_iter"]
-        found.n_features_in_ = len(found.encoding_.columns)
+        found.n_features_in_ = len(found.schema_.columns)
         if about["named"]:
-            names = [column.name for column in found.encoding_.columns]
-            found.feature_names_in_ = np.array(names, dtype=object)
+            found.feature_names_in_ = np.array(found.schema_.columns, dtype=object)
         with bounded(sizes_in(path)):
             network = network_of(found._plan, stream(0, "unused")).double()
         prepare = method_of(found._plan).prepare
@@ -715,15 +742,6 @@ def _told(name: str, value: Any) -> Any:
     raise ValueError(
         f"{name} cannot be saved, since it holds {value!r}: set it to numbers or words first."
     )
-
-
-def _about(column: Numeric | Category) -> dict[str, Any]:
-    """A column as JSON can hold it, as older versions read it where they could have learnt it."""
-    told = asdict(column)
-    for name in ("writing", "grouped"):
-        if not told.get(name):
-            told.pop(name, None)
-    return told
 
 
 def _untold(value: Any) -> Any:

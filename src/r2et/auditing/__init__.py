@@ -193,10 +193,8 @@ def source_of(
     if fitted and isinstance(data, str | Path | pd.DataFrame):
         return table_for(fitted, data, said or DataSettings())
     schemas = [schema_of(each) for each in models]
-    if isinstance(data, str | Path):
+    if isinstance(data, str | Path | pd.DataFrame):
         return CsvTable.at(data, with_schema(said or DataSettings(), schemas))
-    if isinstance(data, pd.DataFrame):
-        return CsvTable.of_frame(data, with_schema(said or DataSettings(), schemas))
     if said is not None:
         raise ValueError(
             "settings of columns are for a CSV file or a pandas table: say it in the Table itself."

@@ -3,7 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,73 +12,24 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
-from torch import Tensor, nn
+from torch import nn
 
 from r2et.auditing.config import DataSettings
-from r2et.auditing.csvs import CsvTable, told_names
-from r2et.auditing.encoding import (
-    Encoding,
-    labels_by_text,
-    quarters,
-    surveyed,
-    writing_in,
-    written_notes,
-)
-from r2et.auditing.reading import Absent, CsvFile, FrameText, Survey, TextTable, cells_of
+from r2et.auditing.csvs import CsvTable, subgroupings
+from r2et.auditing.encoding import ADVICE, columns_of, lengths_of, told_names, wishes_of
 from r2et.auditing.schema import difference
-from r2et.auditing.tables import Columns, reach_of
 from r2et.core.limits import content_of
 from r2et.core.naming import nearest
-from r2et.data import encoder as learnt
-from r2et.data import frames
-from r2et.data.dataset import MISSING, Feature, Scale, check_names
-from r2et.data.writing import Writing
+from r2et.data.cells import Missing, Survey, word_in
+from r2et.data.dataset import Scale
+from r2et.data.fitting import Wish, surveyed, target_of, written_notes
+from r2et.data.reader import FrameReader, Reader, reader_of
+from r2et.data.schema import Attribute, Category, Numeric, Schema
 from r2et.sklearn import StableClassifier
 
+IN_TRAINING = "the whole range of a number, from its least to its greatest value in training"
+
 Estimator = Any  # a StableClassifier, or a Pipeline, whose type scikit-learn does not tell
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LearntEncoding(Encoding):
-    """The encoding of a fitted classifier; `inputs` are the columns it takes, in order."""
-
-    taught: learnt.Encoding
-    names: tuple[str, ...]
-    ways: Mapping[str, Writing] = field(default_factory=dict)
-    """How the numbers of columns are written, where not plainly."""
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        """The columns that are inputs."""
-        return self.names
-
-    def encode(self, table: Mapping[str, Sequence[str]], where: frames.Where) -> Tensor:
-        """Inputs of the model for some rows, given by column: (B, d) in float64."""
-        cells = [
-            self._words(table[name])
-            if isinstance(column, learnt.Category)
-            else self._numbers(name, table[name], where)
-            for name, column in zip(self.names, self.taught.columns, strict=True)
-        ]
-        return self.taught.encode(cells)
-
-    def _words(self, texts: Sequence[str]) -> NDArray[Any]:
-        stripped = (text.strip() for text in texts)
-        words = [MISSING if self.absent.holds(each) else frames.whole(each) for each in stripped]
-        return np.array(words, dtype=object)
-
-    def _numbers(self, name: str, texts: Sequence[str], where: frames.Where) -> Floats:
-        cells = cells_of(texts, self.absent, self.ways.get(name))
-        if cells.words.any():
-            at = int(cells.words.argmax())
-            way = self.ways.get(name)
-            written = "" if way is None else f" written {way.words}"
-            raise ValueError(
-                f"{where(at, name)}: expected a number{written}, as the classifier was fitted on, "
-                f"got {cells.texts[at]!r}: correct it."
-            )
-        return cells.numbers
 
 
 def is_estimator(model: object) -> bool:
@@ -94,7 +45,7 @@ def table_for(
     steps, classifier = _apart(first)
     for each in models[1:]:
         if (
-            _apart(each)[1].encoding_ != classifier.encoding_
+            _apart(each)[1].schema_ != classifier.schema_
             or _apart(each)[1].classes_.tolist() != classifier.classes_.tolist()
             or _apart(each)[0] is not steps
         ):
@@ -102,15 +53,11 @@ def table_for(
                 "classifiers audited side by side take the same inputs, but these encode rows "
                 "differently: audit them one at a time."
             )
-    file: TextTable
-    undo: Scale | None = None
     if steps is None:
-        file = FrameText(frame=data) if isinstance(data, pd.DataFrame) else CsvFile.at(data)
-        names = tuple(column.name for column in classifier.encoding_.columns)
-    else:
-        frame = data if isinstance(data, pd.DataFrame) else _read(data)
-        file, names, undo = _transformed(steps, frame, settings)
-    return _table(file, names, classifier, settings, undo)
+        return _table(reader_of(data), classifier.schema_.columns, classifier, settings, None)
+    frame = data if isinstance(data, pd.DataFrame) else _read(data)
+    reader, names, undo = _transformed(steps, frame, settings)
+    return _table(reader, names, classifier, settings, undo)
 
 
 def _read(path: str | Path) -> pd.DataFrame:
@@ -143,7 +90,7 @@ def networks_of(models: Mapping[str, Any]) -> dict[str, nn.Module]:
 
 def _transformed(
     steps: Pipeline, frame: pd.DataFrame, settings: DataSettings
-) -> tuple[FrameText, tuple[str, ...], Scale | None]:
+) -> tuple[FrameReader, tuple[str, ...], Scale | None]:
     """The table after the steps of a pipeline, the names of its inputs, and the way back."""
     told = told_names(settings)
     for name in told:
@@ -161,7 +108,7 @@ def _transformed(
     both = pd.DataFrame(values, columns=list(names))
     for name in told:
         both[name] = frame[name].to_numpy()
-    return FrameText(frame=both), names, _way_back(steps, values)
+    return FrameReader(frame=both), names, _way_back(steps, values)
 
 
 def _way_back(steps: Pipeline, values: NDArray[Any]) -> Scale | None:
@@ -182,56 +129,79 @@ def _way_back(steps: Pipeline, values: NDArray[Any]) -> Scale | None:
 
 
 def _table(
-    file: TextTable,
+    reader: Reader,
     names: tuple[str, ...],
     classifier: StableClassifier,
     settings: DataSettings,
     undo: Scale | None,
 ) -> CsvTable:
-    _check_settings(file, names, settings)
-    absent = Absent.named(settings.missing_values)
-    told = [name for name in told_names(settings) if name != settings.id]
-    surveys = surveyed(file, [*dict.fromkeys((*told, *names))], absent)
-    taught = classifier.encoding_
-    ways = _ways(names, taught, surveys, settings)
-    features, scale = _features(names, taught, settings, undo)
-    lengths = [
-        _length(settings.of(names[group]).per_eps, feature, float(width))
-        for group, feature, width in zip(taught.groups, features, scale.width, strict=True)
+    _check_settings(reader, names, settings)
+    wishes = wishes_of(settings, names)
+    taught = [
+        _shown(each, name, wishes[name])
+        for name, each in zip(names, classifier.schema_.attributes, strict=True)
     ]
-    still = [
-        feature.name
-        for group, feature in zip(taught.groups, features, strict=True)
-        if settings.of(names[group]).immutable
-    ]
-    numeric = torch.tensor([each.kind == "numeric" for each in features])
-    encoding = LearntEncoding(
-        codes=(),
-        taught=taught,
-        names=names,
-        ways=ways,
-        columns=Columns(
-            features=features,
-            scale=scale,
-            reach=reach_of(features, still, torch.tensor(lengths, dtype=torch.float64)),
-            baseline=torch.where(numeric, scale.apply(scale.fill), 0.0),
-            unit_of_eps="the whole range of a number, from its least to its greatest value in "
-            "training; the whole way from 0 to 1 of a column of 0 and 1",
-        ),
-        classes=tuple(frames.whole(str(each)) for each in classifier.classes_.tolist()),
-        labels=_labels(settings, surveys),
-        quarters=quarters(settings, surveys),
-        absent=absent,
-        notes=(*written_notes(ways, surveys), *_unseen(names, taught, surveys, absent)),
+    # Words are those of the training, whatever they look like.
+    of_words = [each.name for each in taught if isinstance(each, Category)]
+    wishes |= {name: replace(wishes[name], kind="category") for name in of_words}
+    surveys = surveyed(
+        reader,
+        wishes,
+        Missing.named(settings.missing_values),
+        ADVICE,
+        target=settings.target,
+        # Numbers are written as somebody says, as in training, or as the table shows.
+        writings={
+            each.name: each.writing
+            for each in taught
+            if isinstance(each, Numeric)
+            and each.writing is not None
+            and not (wishes[each.name].decimal or wishes[each.name].dates)
+        },
     )
-    length = next(iter(surveys.values())).rows
+    schema = Schema(
+        tuple(
+            replace(each, writing=surveys[each.name].writing) if isinstance(each, Numeric) else each
+            for each in taught
+        )
+    )
+    told = schema if undo is None else _undone(schema, undo)
+    lengths = lengths_of(told, surveys, replace(settings, eps="scaled"), IN_TRAINING)
+    inputs = [surveys[name] for name in names]
     return CsvTable(
-        file=file, settings=settings, encoding=encoding, length=length, digest=file.digest
+        reader=reader,
+        settings=settings,
+        schema=schema,
+        columns=columns_of(told, settings, lengths),
+        labels=None if settings.target is None else target_of(surveys[settings.target]),
+        classes=tuple(word_in(str(each)) for each in classifier.classes_.tolist()),
+        subgroups=subgroupings(settings, surveys),
+        read_notes=(*written_notes(inputs), *_unseen(schema, surveys)),
+        length=inputs[0].rows,
     )
 
 
-def _check_settings(file: TextTable, names: Sequence[str], settings: DataSettings) -> None:
-    settings.check_names(file.names, file.name)
+def _shown(attribute: Attribute, name: str, wish: Wish) -> Attribute:
+    """An attribute under the name of a column, as readers are to be told of it."""
+    named = replace(attribute, name=name, shown=wish.shown, group=wish.group)
+    return replace(named, unit=wish.unit) if isinstance(named, Numeric) else named
+
+
+def _undone(schema: Schema, undo: Scale) -> Schema:
+    """The same columns in the units before a pipeline's scale."""
+    found: list[Attribute] = []
+    for place, each in enumerate(schema.attributes):
+        if isinstance(each, Numeric):
+            shift, width = float(undo.shift[place]), float(undo.width[place])
+            low, across = each.shift * width + shift, each.width * width
+            fill = each.fill * width + shift
+            each = replace(each, fill=fill, shift=low, width=across, low=low, high=low + across)
+        found.append(each)
+    return Schema(tuple(found))
+
+
+def _check_settings(reader: Reader, names: Sequence[str], settings: DataSettings) -> None:
+    settings.check_names(reader.names, reader.name)
     plain = DataSettings()
     for what in ("scale", "eps", "fit_on", "missing"):
         if getattr(settings, what) != getattr(plain, what):
@@ -244,42 +214,20 @@ def _check_settings(file: TextTable, names: Sequence[str], settings: DataSetting
             f"{difference(names, settings.columns)}; leave columns out."
         )
     other = {*told_names(settings), *settings.drop}
-    given = [name for name in file.names if name in names or name not in other]
+    given = [name for name in reader.names if name in names or name not in other]
     if set(given) != set(names):
         raise ValueError(
-            f"the classifier takes the columns that it was fitted on, but {file.name} has others: "
-            f"{difference(names, given)}; correct the table, or name by drop, id, subgroups or "
-            "target what is no input."
+            "the classifier takes the columns that it was fitted on, but "
+            f"{reader.name} has others: {difference(names, given)}; correct the table, or name by "
+            "drop, id, subgroups or target what is no input."
         )
 
 
-def _ways(
-    names: Sequence[str],
-    taught: learnt.Encoding,
-    surveys: Mapping[str, Survey],
-    settings: DataSettings,
-) -> dict[str, Writing]:
-    """How numbers are written: as somebody says, as in training, or as the table shows."""
-    absent, found = Absent.named(settings.missing_values), {}
-    for name, column in zip(names, taught.columns, strict=True):
-        if isinstance(column, learnt.Category):
-            continue
-        said = settings.of(name)
-        way = column.writing
-        if said.decimal or said.dates or way is None:
-            way = writing_in(surveys[name], said, absent)
-        if way is not None:
-            found[name] = way
-    return found
-
-
-def _unseen(
-    names: Sequence[str], taught: learnt.Encoding, surveys: Mapping[str, Survey], absent: Absent
-) -> Iterator[str]:
+def _unseen(schema: Schema, surveys: Mapping[str, Survey]) -> Iterator[str]:
     """A note for each column with values that training never showed."""
-    for name, column in zip(names, taught.columns, strict=True):
-        survey = surveys[name]
-        if isinstance(column, learnt.Numeric):
+    for column in schema.attributes:
+        name, survey = column.name, surveys[column.name]
+        if isinstance(column, Numeric):
             if survey.absent and not column.marked:
                 yield (
                     f"Column {name!r} has {survey.absent:,} missing values, where training had "
@@ -291,7 +239,7 @@ def _unseen(
             continue
         new = Counter[str]()
         for text, count in survey.texts.items():
-            word = MISSING if absent.holds(text) else frames.whole(text)
+            word = column.word(text, survey.missing)
             if word not in column.labels:
                 new[word] += count
         if new and column.grouped:
@@ -308,63 +256,3 @@ def _unseen(
                 f"showed, in {new.total():,} rows ({most}{more}): each was encoded as the average "
                 "of the training rows; correct them, merge them with known ones, or train again."
             )
-
-
-def _length(per_eps: float | None, feature: Feature, width: float) -> float:
-    return 1.0 if per_eps is None or feature.kind != "numeric" else per_eps / width
-
-
-def _labels(settings: DataSettings, surveys: Mapping[str, Survey]) -> dict[str, str]:
-    if settings.target is None:
-        return {}
-    return labels_by_text(surveys[settings.target], Absent.named(settings.missing_values))
-
-
-def _features(
-    names: Sequence[str],
-    taught: learnt.Encoding,
-    settings: DataSettings,
-    undo: Scale | None,
-) -> tuple[tuple[Feature, ...], Scale]:
-    """What the classifier's inputs mean, and the way from original units to them."""
-    owner = {name: group for group, members in settings.groups.items() for name in members}
-    features: list[Feature] = []
-    ways: list[tuple[float, float, float]] = []
-    for place, (name, column) in enumerate(zip(names, taught.columns, strict=True)):
-        said = settings.of(name)
-        shown = said.name or name
-        for number, own in enumerate(column.features):
-            feature = Feature(
-                name=shown + own.removeprefix(column.name),
-                group=owner.get(name, shown),
-                kind="category",
-                low=0.0,
-                high=1.0,
-            )
-            way = (0.0, 0.0, 1.0)
-            if isinstance(column, learnt.Category):
-                if column.binary:
-                    words = (column.labels[0], column.labels[1])
-                    feature = replace(feature, kind="binary", words=words)
-            elif number:
-                feature = replace(feature, kind="binary", words=("given", MISSING))
-            else:
-                way = _way(column, undo, place)
-                if name not in owner:
-                    _, low, across = way
-                    feature = replace(
-                        feature, kind="numeric", low=low, high=low + across, unit=said.unit
-                    )
-            features.append(feature)
-            ways.append(way)
-    check_names(features)
-    fill, shift, width = torch.tensor(ways, dtype=torch.float64).unbind(1)
-    return tuple(features), Scale(fill=fill, shift=shift, width=width)
-
-
-def _way(column: learnt.Numeric, undo: Scale | None, place: int) -> tuple[float, float, float]:
-    """Fill, shift and width of a column of numbers, in the units before a pipeline's scale."""
-    if undo is None:
-        return column.fill, column.low, column.width
-    shift, width = float(undo.shift[place]), float(undo.width[place])
-    return column.fill * width + shift, column.low * width + shift, column.width * width

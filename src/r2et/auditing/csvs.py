@@ -1,91 +1,114 @@
 """A CSV file or a pandas table as the rows of an audit, in bounded memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
 
 from r2et.auditing.config import DataSettings
-from r2et.auditing.encoding import BLOCK, Encoding, fitted, input_names, surveyed
-from r2et.auditing.reading import Absent, Block, CsvFile, FrameText, TextTable, place_of
+from r2et.auditing.encoding import (
+    ADVICE,
+    Subgrouping,
+    columns_of,
+    fitted,
+    input_names,
+    lengths_of,
+    recoded,
+    subgrouping,
+    told_names,
+    width_in_words,
+    wishes_of,
+)
 from r2et.auditing.schema import check_inputs_named, difference
 from r2et.auditing.tables import Chunk, Columns
+from r2et.data.cells import Missing, Survey
 from r2et.data.dataset import Scale
+from r2et.data.encoder import values_in
+from r2et.data.fitting import BLOCK, Target, surveyed, target_of, written_notes
+from r2et.data.reader import Block, CsvReader, Reader, place_of, reader_of
+from r2et.data.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CsvTable:
-    """The rows of a table of text, encoded by what was learned of it, or of another, beforehand."""
+    """The rows of a table of text, encoded by what was learned of it, or of another, beforehand.
 
-    file: TextTable
+    `columns` tells inputs in original units, which may be others than those of the `schema`.
+    """
+
+    reader: Reader
     settings: DataSettings
-    encoding: Encoding
+    schema: Schema
+    columns: Columns
+    labels: Target | None
+    classes: tuple[str, ...] | None
+    subgroups: Mapping[str, Subgrouping]
+    read_notes: tuple[str, ...]
     length: int
-    digest: str
     assumed: bool = False
     """Whether nothing but the file says in which order the model takes its columns."""
 
     @classmethod
     def at(
-        cls, path: str | Path, settings: DataSettings | None = None, scale: Scale | None = None
+        cls,
+        data: pd.DataFrame | str | Path,
+        settings: DataSettings | None = None,
+        scale: Scale | None = None,
     ) -> "CsvTable":
-        """The file at a path, read through once; a `scale` takes the place of the fitted one."""
-        return cls.of(CsvFile.at(path), settings or DataSettings(), scale)
+        """The file at a path, or a pandas table read as the file that it could be written to.
 
-    @classmethod
-    def of_frame(cls, frame: pd.DataFrame, settings: DataSettings | None = None) -> "CsvTable":
-        """A pandas table, read as the CSV file would be that it could be written to."""
-        return cls.of(FrameText(frame=frame), settings or DataSettings())
-
-    @classmethod
-    def of(cls, file: TextTable, settings: DataSettings, scale: Scale | None = None) -> "CsvTable":
-        """A table of text, read through once."""
-        settings.check_names(file.names, file.name)
-        assumed = not settings.columns and scale is None
-        absent = Absent.named(settings.missing_values)
-        own = surveyed(file, _surveyed_names(file, settings), absent)
-        if settings.fit_on is None:
-            encoding = fitted(file, settings, own)
-        else:
-            other = CsvFile.at(settings.fit_on)
-            settings.check_names(other.names, str(settings.fit_on))
-            surveys = surveyed(other, _surveyed_names(other, settings), absent)
-            encoding = fitted(other, settings, surveys)
+        It is read through once; a `scale` takes the place of the fitted one.
+        """
+        reader, settings = reader_of(data), settings or DataSettings()
+        settings.check_names(reader.names, reader.name)
+        other = None if settings.fit_on is None else CsvReader.at(settings.fit_on)
+        if other is not None:
+            settings.check_names(other.names, other.name)
+        inputs = input_names(other or reader, settings)
+        wishes, missing = wishes_of(settings, inputs), Missing.named(settings.missing_values)
+        surveys = surveyed(other or reader, wishes, missing, ADVICE, target=settings.target)
+        schema = fitted(inputs, surveys, wishes, settings)
+        lengths = lengths_of(schema, surveys, settings, width_in_words(settings))
         if settings.columns:
-            features = [each.name for code in encoding.codes for each in code.features]
-            check_inputs_named(settings.columns, encoding.inputs, features, file.name)
-        if scale is not None:
-            encoding = replace(encoding, columns=replace(encoding.columns, scale=scale))
-        length = next(iter(own.values())).rows
+            features = [each.name for each in schema.features]
+            check_inputs_named(settings.columns, inputs, features, reader.name)
+        schema = schema if scale is None else schema.with_scale(scale)
+        labels = None
+        if settings.target is not None:
+            as_words = wishes[settings.target].kind == "category"
+            labels = target_of(surveys[settings.target], as_words=as_words)
+        notes = (*written_notes(surveys.values()), *recoded(schema), *lengths.notes)
         table = cls(
-            file=file,
+            reader=reader,
             settings=settings,
-            encoding=encoding,
-            length=length,
-            digest=file.digest,
-            assumed=assumed,
+            schema=schema,
+            columns=columns_of(schema, settings, lengths),
+            labels=labels,
+            classes=settings.classes or (labels.classes if labels else ()) or None,
+            subgroups=subgroupings(settings, surveys),
+            read_notes=notes,
+            length=surveys[inputs[0]].rows,
+            assumed=not settings.columns and scale is None,
         )
-        if settings.fit_on is not None:
-            for _ in table.chunks(BLOCK):
-                pass  # refused now, not after hours: whatever the other table does not know
-        return table
+        if other is None:
+            return table
+        # Refused now, not after hours: whatever the other table does not know.
+        rows = sum(len(chunk.rows) for chunk in table.chunks(BLOCK))
+        if not rows:
+            raise ValueError(f"{reader.name} has a header but no rows: add rows below it.")
+        return replace(table, length=rows)
 
     @property
     def name(self) -> str:
         """The name of the file."""
-        return Path(self.file.name).name
+        return Path(self.reader.name).name
 
-    @property
-    def columns(self) -> Columns:
-        """What the inputs mean."""
-        return self.encoding.columns
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes in the order of the logits."""
-        return self.encoding.classes
+    @cached_property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits of the whole table."""
+        return self.reader.digest
 
     @property
     def target(self) -> str | None:
@@ -95,9 +118,9 @@ class CsvTable:
     @property
     def notes(self) -> Sequence[str]:
         """What a reader should know about how the file was read."""
-        notes = list(self.encoding.notes)
-        inputs = self.encoding.inputs
-        stand = [name for name in self.file.names if name in set(inputs)]
+        notes = list(self.read_notes)
+        inputs = self.schema.columns
+        stand = [name for name in self.reader.names if name in set(inputs)]
         if self.assumed:
             of = "the file's columns"
             if self.settings.fit_on is not None:
@@ -119,55 +142,65 @@ class CsvTable:
         return notes
 
     @cached_property
+    def _missing(self) -> Missing:
+        return Missing.named(self.settings.missing_values)
+
+    @cached_property
     def _places(self) -> dict[str, int]:
-        names = [*told_names(self.settings), *self.encoding.inputs]
-        return {name: place_of(self.file, name) for name in names}
+        names = [*told_names(self.settings), *self.schema.columns]
+        return {name: place_of(self.reader, name) for name in names}
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """All rows in order, at most `size` at a time."""
         first = 0
-        for block in self.file.blocks(size):
+        for block in self.reader.blocks(size):
             yield self._chunk(block, first)
-            first += len(block.rows)
+            first += len(block.lines)
 
     def _chunk(self, block: Block, first: int) -> Chunk:
-        def where(row: int, column: str) -> str:
-            return self.file.where(block.lines[row], column)
-
-        table = {name: [row[place] for row in block.rows] for name, place in self._places.items()}
-        settings, count, target = self.settings, len(block.rows), self.settings.target
+        where = partial(self.reader.where, block)
+        table = {name: block.columns[place] for name, place in self._places.items()}
+        values = [
+            values_in(each, table[each.name], self._missing, where)
+            for each in self.schema.attributes
+        ]
+        rows = range(first, first + len(block.lines))
+        empty = [""] * len(rows)
+        ids = empty if self.settings.id is None else table[self.settings.id]
         return Chunk(
-            rows=range(first, first + count),
-            x=self.encoding.encode(table, where),
-            labels=[None] * count
-            if target is None
-            else [
-                self.encoding.label(text, where(row, target))
-                for row, text in enumerate(table[target])
-            ],
-            ids=[None] * count
-            if settings.id is None
-            else [text.strip() or None for text in table[settings.id]],
+            rows=rows,
+            x=self.schema.encode(values),
+            labels=[self._label(block, row, table) for row in range(len(rows))],
+            ids=[text.strip() or None for text in ids],
             subgroups=[
                 {
-                    self._named(name): self.encoding.subgroup(name, table[name][row])
-                    for name in settings.subgroups
+                    each.name: each.of(table[name][row], self._missing)
+                    for name, each in self.subgroups.items()
                 }
-                for row in range(count)
+                for row in range(len(rows))
             ],
         )
 
-    def _named(self, column: str) -> str:
-        return self.settings.of(column).name or column
+    def _label(self, block: Block, row: int, table: Mapping[str, Sequence[str]]) -> str | None:
+        """The class that the target of a row names, None if it is missing."""
+        if self.labels is None:
+            return None
+        text = table[self.labels.name][row].strip()
+        if self._missing.holds(text):
+            return None
+        label = self.labels.label(text)
+        if self.classes is not None and label not in self.classes:
+            raise ValueError(
+                f"{self.reader.where(block, row, self.labels.name)}: {label!r} is none of the "
+                f"classes {', '.join(self.classes)}: correct it, or name all classes by "
+                "classes = [...]."
+            )
+        return label
 
 
-def told_names(settings: DataSettings) -> list[str]:
-    """The columns that are read besides the inputs."""
-    wanted = (settings.target, settings.id, *settings.subgroups)
-    return [name for name in wanted if name is not None]
-
-
-def _surveyed_names(file: TextTable, settings: DataSettings) -> list[str]:
-    """The columns of which more must be known before the first row is encoded."""
-    told = [name for name in told_names(settings) if name != settings.id]
-    return [*dict.fromkeys((*told, *input_names(file, settings)))]
+def subgroupings(settings: DataSettings, surveys: Mapping[str, Survey]) -> dict[str, Subgrouping]:
+    """How each column of subgroups divides rows."""
+    return {
+        name: subgrouping(surveys[name], settings.of(name).name or name)
+        for name in settings.subgroups
+    }

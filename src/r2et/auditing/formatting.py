@@ -13,7 +13,7 @@ from torch import Tensor
 from r2et.auditing.auditor import AuditSettings, Explained, Judged, Subject
 from r2et.auditing.tables import Chunk, Columns
 from r2et.data.dataset import MISSING, SHOWN, Feature, in_words, plain
-from r2et.data.frames import NUMBER
+from r2et.data.writing import NUMBER
 from r2et.evaluation.rendering import drawn
 
 MOST_CHANGES = 40

@@ -1,43 +1,30 @@
 """All data sets by name, and the tables that travel with the package: adult, bank, compas."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal, overload
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from r2et.core.naming import nearest
 from r2et.data.collection import Collection
-from r2et.data.dataset import (
-    Column,
-    Dataset,
-    assemble,
-    binary_columns,
-    category_columns,
-    numeric_columns,
-)
+from r2et.data.dataset import Dataset, assemble
 from r2et.data.graphs import NETWORKS
 from r2et.data.images import PICTURES
 from r2et.data.roots import data_root
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attribute:
-    """One attribute of an embedded file: numbers with a unit, or codes into `values`."""
-
-    name: str
-    unit: str = ""
-    values: tuple[str, ...] = ()
-    binary: bool = False
+from r2et.data.schema import Attribute, Category, Numeric, Schema
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What the arrays of an embedded file mean; the target is coded by the place in `classes`."""
+    """What the arrays of an embedded file mean; the target is coded by the place in `classes`.
+
+    Numbers stand there as they are, words by their places among the labels of their attribute.
+    """
 
     attributes: tuple[Attribute, ...]
     target: str
@@ -46,18 +33,18 @@ class Table:
 
 
 def number(name: str, unit: str = "") -> Attribute:
-    """An attribute of numbers."""
-    return Attribute(name=name, unit=unit)
+    """An attribute of numbers, of which the range is told by the file."""
+    return Numeric(name=name, low=0.0, high=0.0, unit=unit)
 
 
 def binary(name: str, zero: str = "no", one: str = "yes") -> Attribute:
     """An attribute of two values in one column."""
-    return Attribute(name=name, values=(zero, one), binary=True)
+    return Category(name=name, labels=(zero, one), binary=True)
 
 
 def category(name: str, *values: str) -> Attribute:
     """An attribute with one column for each value."""
-    return Attribute(name=name, values=values)
+    return Category(name=name, labels=values)
 
 
 TABLES: dict[str, Table] = {
@@ -141,35 +128,36 @@ TABLES: dict[str, Table] = {
 }
 
 
-def columns_of(attribute: Attribute, stored: Tensor) -> list[Column]:
-    """The input columns of one stored attribute."""
-    if not attribute.values:
-        return numeric_columns(attribute.name, stored.double(), attribute.unit)
-    if attribute.binary:
-        zero, one = attribute.values
-        return binary_columns(attribute.name, stored, (zero, one))
-    return category_columns(attribute.name, stored, attribute.values)
-
-
 def read(name: str) -> Dataset:
     """The embedded data set of that name."""
     table = TABLES[name]
     path = resources.files("r2et.data") / "files" / f"{name}.npz"
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        stored = {key: torch.from_numpy(arrays[key].astype(np.int64)) for key in arrays.files}
-    columns = [
-        column
-        for attribute in table.attributes
-        for column in columns_of(attribute, stored[attribute.name])
-    ]
+        stored = {key: arrays[key].astype(np.int64) for key in arrays.files}
+    schema = Schema(tuple(_ranged(each, stored[each.name]) for each in table.attributes))
+    x = np.concatenate(
+        [
+            each.of_places(stored[each.name])
+            if isinstance(each, Category)
+            else each.raw(stored[each.name].astype(np.float64))
+            for each in schema.attributes
+        ],
+        axis=1,
+    )
     return assemble(
-        columns,
-        stored[table.target],
+        list(zip(schema.features, torch.from_numpy(x).unbind(1), strict=True)),
+        torch.from_numpy(stored[table.target]),
         name=name,
         classes=table.classes,
         target=table.target,
         source=table.source,
     )
+
+
+def _ranged(attribute: Attribute, stored: NDArray[np.int64]) -> Attribute:
+    if isinstance(attribute, Category):
+        return attribute
+    return replace(attribute, low=float(stored.min()), high=float(stored.max()))
 
 
 @overload

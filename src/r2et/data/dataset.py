@@ -381,9 +381,9 @@ def in_words(columns: Sequence[tuple[Feature, float]]) -> str:
         prefix = f"{feature.group}: "
         return sum_of_parts((value, part.name.removeprefix(prefix)) for part, value in columns)
     if feature.kind == "binary":
-        if feature.words is None:
+        if feature.words in (None, ("0", "1")):
             return plain(value)
-        return sum_of_parts(zip((1 - value, value), feature.words, strict=True))
+        return sum_of_parts(zip((1 - value, value), feature.words or (), strict=True))
     absent = columns[1][1] if len(columns) > 1 else 0.0
     if abs(absent - 1) < SHOWN:
         return MISSING
