@@ -56,8 +56,10 @@ class Limit:
 
 def trained(split: Split, kind: str, method: Method) -> nn.Module:
     """A network of Adult, in float64."""
-    data = split.dataset
-    shape = {"numeric": data.numeric, "one_hot": data.one_hot} if kind == "structured" else {}
+    data, structure = split.dataset, split.dataset.structure
+    shape = (
+        {"numeric": structure.numeric, "one_hot": structure.one_hot} if kind == "structured" else {}
+    )
     network = MODELS[kind](data.n, 2, generator=stream(0, "init"), **shape)
     return fit(network, split.train, split.valid, method, SETTINGS)[0].double().eval()
 

@@ -18,7 +18,7 @@ from typing import Any
 import joblib
 import torch
 
-from r2et.data import Collection, Dataset, load
+from r2et.data import Dataset, load
 from r2et.experiments.config import VANILLA, MethodPlan, load_recipe
 from r2et.experiments.execution import Plan, kept_unit, model_bytes, unit_of
 from r2et.experiments.runner import Outcome, judged, trained, unpacked
@@ -58,7 +58,7 @@ def one_form(out: Path, seed: int, form: str) -> tuple[float, float, float]:
     return score, precision, seconds
 
 
-def vanilla_of(dataset: Dataset | Collection, seed: int, out: Path) -> Outcome:
+def vanilla_of(dataset: Dataset, seed: int, out: Path) -> Outcome:
     """The Vanilla network that a reproduction of table 1 left in its folder."""
     recipe = load_recipe("paper", DATASET)
     plan = Plan(dataset=dataset, source=partial(load, DATASET), recipe=recipe, seeds=1)

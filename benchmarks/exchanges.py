@@ -46,7 +46,7 @@ class Tent(nn.Module):
 
 def tents(model: nn.Module, split: Split) -> dict[str, nn.Module]:
     """Two fakes: over every category, eight columns of it highest; over the largest ones alone."""
-    groups = sorted(split.dataset.exchangeable, key=len, reverse=True)
+    groups = sorted(split.dataset.structure.exchangeable, key=len, reverse=True)
     columns = [number for group in groups for number in group]
     generator = stream(split.seed, "tents")
     drawn = 1 + torch.rand(len(columns), generator=generator, dtype=torch.float64)
@@ -68,8 +68,10 @@ def measured(model: nn.Module, split: Split) -> list[float]:
     x = whole[:EXAMPLES]
     y = predicted(model, x)
     with torch.no_grad():
-        share = off_data_share(input_gradient(model, x, y, "margin"), split.dataset.one_hot).mean()
-    found = exchange_agreement(model, x, y, split.dataset.exchangeable).mean()
+        share = off_data_share(
+            input_gradient(model, x, y, "margin"), split.dataset.structure.one_hot
+        ).mean()
+    found = exchange_agreement(model, x, y, split.dataset.structure.exchangeable).mean()
     assert found is not None
     kept = strong_attack(k=K, radius=RADIUS, effort=EnsembleBudget(rounds=2))(
         model, x, y

@@ -60,7 +60,7 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
     split = r2et.load("adult").split(seed)
     recipe = load_recipe("converged", "adult")
     x = split.test.x[:EXAMPLES].double()
-    groups = split.dataset.one_hot
+    groups = split.dataset.structure.one_hot
     rows: list[dict[str, float | str]] = []
     for label, (method, settings, activation) in NETWORKS.items():
         model, _, _ = fitted(split, replace(recipe, activation=activation), method, settings)

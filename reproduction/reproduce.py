@@ -8,7 +8,7 @@ from typing import Any
 
 from r2et.core.files import append_rows, read_rows
 from r2et.core.naming import nearest
-from r2et.data import Collection, Dataset
+from r2et.data import Dataset
 from r2et.data import load as load_embedded
 from r2et.data.roots import MissingDataError
 from r2et.experiments.attack_run import LabSettings, compared_by, compared_handlers
@@ -121,7 +121,7 @@ def reproduce(
     jobs: int = 1,
     backend: str = "joblib",
     address: str | None = None,
-    load: Callable[[str], Dataset | Collection] = load_embedded,
+    load: Callable[[str], Dataset] = load_embedded,
     on_progress: OnProgress = lambda progress: None,
     on_missing: Callable[[MissingDataError], None] = lambda problem: None,
 ) -> list[Row]:
@@ -139,9 +139,9 @@ def reproduce(
     if not any(wanted.values()):
         about = ", ".join(dict.fromkeys(name for each in targets for name in each.datasets))
         raise ValueError(f"{targets[0].name} is about {about}: ask for one of these with --only.")
-    known: dict[str, Dataset | Collection] = {}
+    known: dict[str, Dataset] = {}
 
-    def loaded(name: str) -> Dataset | Collection:
+    def loaded(name: str) -> Dataset:
         if name not in known:
             known[name] = load(name)
         return known[name]
@@ -223,7 +223,7 @@ def _parts(
     targets: Sequence[Target],
     wanted: Mapping[str, Sequence[str]],
     seeds: int | None,
-    load: Callable[[str], Dataset | Collection],
+    load: Callable[[str], Dataset],
     chosen: set[str] | None,
 ) -> Iterator[Part]:
     """What the targets need of the `chosen` methods: a part for each recipe and data set."""
@@ -261,7 +261,7 @@ def _is_needed(method: str, methods: set[str] | None) -> bool:
     return methods is None or method == VANILLA or method in methods
 
 
-def _keys(dataset: Dataset | Collection, recipe: Recipe, seeds: int) -> Iterator[str]:
+def _keys(dataset: Dataset, recipe: Recipe, seeds: int) -> Iterator[str]:
     for seed in range(seeds):
         for plan in (*controls(recipe), *recipe.methods):
             yield row_key(dataset, recipe, seed, plan)
@@ -303,7 +303,7 @@ def split_by(recipe: Recipe, setting: str) -> list[Recipe]:
 
 
 def handlers_row(
-    dataset: Dataset | Collection,
+    dataset: Dataset,
     recipe_name: str,
     out: Path,
     on_start: Callable[[], None] = lambda: None,
@@ -330,7 +330,7 @@ def handlers_row(
     split = dataset.split(0)
     points = (
         compared_handlers(model, split, settings)
-        if isinstance(dataset, Dataset)
+        if dataset.tabular
         else compared_by(model, split, recipe, HANDLERS_EXAMPLES)
     )
     row = {
@@ -352,7 +352,7 @@ def handlers_row(
     return row
 
 
-def _itself(dataset: Dataset | Collection) -> Dataset | Collection:
+def _itself(dataset: Dataset) -> Dataset:
     return dataset
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from r2et.attacks import Box, Budget, EnsembleBudget, L2Ball, er_attack, mse_att
 from r2et.attacks.records import AttackResult
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
-from r2et.data import Collection
+from r2et.data import Dataset, ItemStructure
 from r2et.evaluation.rendering import bytes_of, drawn_decisions, numbers_of
 from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.metrics.statistics import auc
@@ -30,19 +30,28 @@ PIECE = Piece(shape=(2, 3, 4))
 SQUARE = Piece(shape=(4, 4), symmetric=True)
 
 
-def pictures(**other: Any) -> Collection:
+def pictures(**other: Any) -> Dataset:
+    """Items made up; what is named changes them, or what they are made of."""
+    structure = {"piece": PIECE, "bounds": (0.0, 1.0)} | {
+        name: other.pop(name)
+        for name in [each.name for each in fields(ItemStructure)]
+        if name in other
+    }
     chosen: dict[str, Any] = {
         "name": "made",
-        "items": numbers(12, *PIECE.shape).sigmoid().float(),
-        "labels": torch.arange(12) % 2,
-        "item_classes": ("round", "square"),
-        "piece": PIECE,
+        "x": numbers(12, *PIECE.shape).sigmoid().float(),
+        "y": torch.arange(12) % 2,
+        "structure": ItemStructure(**structure),
+        "classes": ("round", "square"),
         "divide": alternating,
         "target": "shape",
         "source": "made up",
-        "bounds": (0.0, 1.0),
     }
-    return Collection(**(chosen | other))
+    return Dataset(**(chosen | other))
+
+
+def restructured(data: Dataset, **changes: Any) -> Dataset:
+    return replace(data, structure=replace(data.structure, **changes))
 
 
 def alternating(labels: Tensor, seed: int) -> Mapping[str, Tensor]:
@@ -60,81 +69,81 @@ def pairs_of(labels: Tensor, seed: int) -> Mapping[str, Tensor]:
     }
 
 
-def networks(**other: Any) -> Collection:
+def networks(**other: Any) -> Dataset:
     return pictures(
-        **({"items": numbers(12, 6, seed=1).float(), "piece": SQUARE, "bounds": None} | other)
+        **({"x": numbers(12, 6, seed=1).float(), "piece": SQUARE, "bounds": None} | other)
     )
 
 
-# --- the parts of a collection ---
+# --- the parts of a data set ---
 
 
 def test_items_are_divided_as_told() -> None:
     data = pictures()
     split = data.split(3)
-    told = alternating(data.labels, 3)
+    told = alternating(data.y, 3)
     for name in ("train", "valid", "test"):
         part = getattr(split, name)
         assert torch.equal(part.rows, told[name])
-        assert torch.equal(part.x, data.items[told[name]])
-        assert torch.equal(part.y, data.labels[told[name]])
+        assert torch.equal(part.x, data.x[told[name]])
+        assert torch.equal(part.y, data.y[told[name]])
         assert part.x.dtype == torch.float32
     assert (split.seed, split.dataset) == (3, data)
     assert torch.equal(split.scale.undo(split.test.x), split.test.x)
     assert not torch.equal(split.train.rows, data.split(4).train.rows)
-    assert (data.classes, data.n) == (("round", "square"), 12)
-    assert data.explained == (*range(12), *range(12))
-    assert data.inputs == Inputs(pieces=(PIECE,))
+    assert (split.classes, data.n) == (("round", "square"), 12)
+    assert data.structure.explained == (*range(12), *range(12))
+    assert data.structure.inputs == Inputs(pieces=(PIECE,))
 
 
 @pytest.mark.parametrize("make", [pictures, networks])
 def test_pairs_lie_side_by_side(make: Any) -> None:
     data = make(pairs=True, divide=pairs_of)
     split = data.split(0)
-    size = data.piece.size
+    size = data.structure.piece.size
     assert (split.train.x.shape, split.test.x.shape) == ((36, 2 * size), (4, 2 * size))
     for number, (first, second) in enumerate(split.valid.rows.tolist()):
-        expected = torch.cat([data.items[first].flatten(), data.items[second].flatten()])
+        expected = torch.cat([data.x[first].flatten(), data.x[second].flatten()])
         assert torch.equal(split.valid.x[number], expected)
-        same = data.labels[first] == data.labels[second]
+        same = data.y[first] == data.y[second]
         assert split.valid.y[number] == int(same)
     assert split.valid.rows.dtype == torch.long
-    assert data.classes == ("different", "same")
+    assert split.classes == ("different", "same")
     features = 12 if make is pictures else 6
-    assert data.explained == (*data.inputs.explained((0,)),)
-    assert data.explained[size:] == (-1,) * size
+    assert data.structure.explained == (*data.structure.inputs.explained((0,)),)
+    assert data.structure.explained[size:] == (-1,) * size
     assert data.n == features
     # A model sees the items that the packed numbers are.
-    first, second = data.inputs.unpack(split.valid.x)
-    assert first.shape == second.shape == (16, *data.piece.shape)
+    first, second = data.structure.inputs.unpack(split.valid.x)
+    assert first.shape == second.shape == (16, *data.structure.piece.shape)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_the_mean_that_is_taken_is_that_of_the_training_items(pairs: bool) -> None:
     divide = pairs_of if pairs else alternating
     data = networks(centred=True, pairs=pairs, divide=divide)
-    plain = replace(data, centred=False)
+    plain = restructured(data, centred=False)
     split, raw = data.split(1), plain.split(1)
-    mean = data.items[alternating(data.labels, 1)["train"]].mean(0)
+    mean = data.x[alternating(data.y, 1)["train"]].mean(0)
     shift = torch.cat([mean, mean]) if pairs else mean
     for name in ("train", "valid", "test"):
         found, was = getattr(split, name).x, getattr(raw, name).x
         torch.testing.assert_close(found, was - shift)
         torch.testing.assert_close(split.scale.undo(found), was)
         torch.testing.assert_close(split.scale.apply(was), found)
-    items, labels = data.training_items(1)
-    chosen = alternating(data.labels, 1)["train"].unique()
-    torch.testing.assert_close(items, data.items[chosen] - mean)
-    assert torch.equal(labels, data.labels[chosen])
+    items, labels = split.training_items
+    chosen = alternating(data.y, 1)["train"].unique()
+    torch.testing.assert_close(items, data.x[chosen] - mean)
+    assert torch.equal(labels, data.y[chosen])
     torch.testing.assert_close(items.mean(0), torch.zeros(6), rtol=0, atol=1e-6)
-    items, _ = plain.training_items(1)
-    assert torch.equal(items, data.items[chosen])
+    items, _ = raw.training_items
+    assert torch.equal(items, data.x[chosen])
     assert len(items) == 6
 
 
 def test_features_have_names() -> None:
     data = pictures()
-    assert [data.feature_name(number) for number in (0, 3, 4, 11)] == [
+    assert [data.structure.feature_name(number) for number in (0, 3, 4, 11)] == [
         "row 1, column 1",
         "row 1, column 4",
         "row 2, column 1",
@@ -142,61 +151,61 @@ def test_features_have_names() -> None:
     ]
     own = pictures(explained_channels=False)
     assert own.n == 24
-    assert own.feature_name(1) == "channel 1, row 1, column 2"
-    assert own.feature_name(12 + 5) == "channel 2, row 2, column 2"
-    assert len({own.feature_name(number) for number in range(own.n)}) == own.n
+    assert own.structure.feature_name(1) == "channel 1, row 1, column 2"
+    assert own.structure.feature_name(12 + 5) == "channel 2, row 2, column 2"
+    assert len({own.structure.feature_name(number) for number in range(own.n)}) == own.n
     edges = networks()
-    assert [edges.feature_name(number) for number in (0, 2, 5)] == [
+    assert [edges.structure.feature_name(number) for number in (0, 2, 5)] == [
         "node 1 – node 2",
         "node 1 – node 4",
         "node 3 – node 4",
     ]
     named = networks(nodes=("a", "b", "c", "d"))
-    assert named.feature_name(3) == "b – c"
-    rows = pictures(items=numbers(12, 5), piece=Piece(shape=(5,)))
-    assert rows.feature_name(4) == "number 5"
+    assert named.structure.feature_name(3) == "b – c"
+    rows = pictures(x=numbers(12, 5), piece=Piece(shape=(5,)))
+    assert rows.structure.feature_name(4) == "number 5"
 
 
 def test_a_digest_changes_with_every_value_and_name() -> None:
     data = pictures()
-    items, labels = data.items.clone(), data.labels.clone()
+    items, labels = data.x.clone(), data.y.clone()
     items[3, 1, 2, 3] += 1e-6
     labels[:2] = 1 - labels[:2]
     others = [
-        replace(data, items=items),
-        replace(data, labels=labels),
+        replace(data, x=items),
+        replace(data, y=labels),
         replace(data, name="other"),
         replace(data, target="other"),
-        replace(data, item_classes=("square", "round")),
+        replace(data, classes=("square", "round")),
         replace(data, stand_in="real ones"),
-        replace(data, centred=True),
-        replace(data, pairs=True),
-        pictures(items=data.items.flatten(1), piece=Piece(shape=(24,))),
+        restructured(data, centred=True),
+        restructured(data, pairs=True),
+        pictures(x=data.x.flatten(1), piece=Piece(shape=(24,))),
     ]
     digests = [each.digest for each in (data, *others)]
     assert len(set(digests)) == len(digests)
     assert pictures().digest == data.digest
-    scattered = data.items.permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
+    scattered = data.x.permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
     assert not scattered.is_contiguous()
-    assert replace(data, items=scattered).digest == data.digest
+    assert replace(data, x=scattered).digest == data.digest
     assert all(len(each) == 12 and int(each, 16) >= 0 for each in digests)
 
 
-def test_collections_that_do_not_fit_are_refused() -> None:
-    told = refusal(lambda: pictures(items=numbers(12, 24)))
+def test_items_that_do_not_fit_are_refused() -> None:
+    told = refusal(lambda: pictures(x=numbers(12, 24)))
     assert "floating-point numbers of shape (2, 3, 4) each, got (24,) of torch.float64" in told
-    told = refusal(lambda: pictures(items=torch.zeros(12, *PIECE.shape, dtype=torch.uint8)))
+    told = refusal(lambda: pictures(x=torch.zeros(12, *PIECE.shape, dtype=torch.uint8)))
     assert "got (2, 3, 4) of torch.uint8" in told
-    told = refusal(lambda: networks(items=numbers(12, 4, 4)))
+    told = refusal(lambda: networks(x=numbers(12, 4, 4)))
     assert "of shape (6,) each, got (4, 4)" in told
-    told = refusal(lambda: pictures(labels=torch.arange(11) % 2))
-    assert told == "labels must hold one class for each of the 12 items, got shape (11,)."
+    told = refusal(lambda: pictures(y=torch.arange(11) % 2))
+    assert "one class for each of the 12 rows, got shape (11,)" in told
     holed = numbers(12, *PIECE.shape)
     holed[7, 0, 0, 0] = torch.nan
-    told = refusal(lambda: pictures(items=holed))
+    told = refusal(lambda: pictures(x=holed))
     assert told == ("items must be finite, but item 7 of made is not: correct it or leave it out.")
-    assert "class numbers 0..1, got 0..2" in refusal(lambda: pictures(labels=torch.arange(12) % 3))
-    assert "at least two classes" in refusal(lambda: pictures(labels=torch.zeros(12).long()))
+    assert "class numbers 0..1, got 0..2" in refusal(lambda: pictures(y=torch.arange(12) % 3))
+    assert "at least two classes" in refusal(lambda: pictures(y=torch.zeros(12).long()))
 
 
 def test_parts_without_both_classes_are_refused() -> None:
@@ -207,13 +216,13 @@ def test_parts_without_both_classes_are_refused() -> None:
         return {**pairs_of(labels, seed), "test": torch.tensor([[0, 2], [4, 6]])}
 
     told = refusal(lambda: pictures(divide=empty).split(0))
-    assert told == "the valid part of made has no examples: add items."
+    assert "the valid part of made is empty" in told
     told = refusal(lambda: pictures(divide=one_sided, pairs=True).split(0))
     assert "the 2 rows of the test part are all 'same'" in told
 
 
 def test_pictures_are_no_table() -> None:
-    told = refusal(lambda: pictures().split(0).table)
+    told = refusal(lambda: pictures().features)
     assert "takes a table of named columns, but made holds pictures or networks" in told
 
 
@@ -229,11 +238,11 @@ def test_shares_survive_as_bytes(shares: list[float]) -> None:
     assert numbers_of(bytes_of([-1.0, 2.0])).tolist() == [0.0, 1.0]
 
 
-def linear_of(data: Collection) -> Joined:
-    size = data.inputs.size
+def linear_of(data: Dataset) -> Joined:
+    size = data.structure.inputs.size
     plan = {"name": "mlp", "inputs": size, "hidden": [4], "activation": "tanh"}
     model = build(plan, stream(1, "test"))
-    return Joined(Flat(model), data.inputs)
+    return Joined(Flat(model), data.structure.inputs)
 
 
 class Flat(nn.Module):
@@ -257,7 +266,7 @@ def test_decisions_are_drawn_as_they_were_taken(pairs: bool) -> None:
     cube = Box(radius=0.2)
     attack = er_attack(
         k=3,
-        explain=Gradient(groups=data.explained),
+        explain=Gradient(groups=data.structure.explained),
         budget=Budget(radius=0.2, step=0.05, steps=5),
         threat=Box(),
     )
@@ -267,12 +276,12 @@ def test_decisions_are_drawn_as_they_were_taken(pairs: bool) -> None:
     for number, told in enumerate(drawn):
         assert told["kind"] == "picture"
         assert told["shape"] == [2, 3, 4]
-        assert told["predicted"] == data.classes[int(y[number])]
-        assert told["actual"] == data.classes[int(split.test.y[number])]
+        assert told["predicted"] == split.classes[int(y[number])]
+        assert told["actual"] == split.classes[int(split.test.y[number])]
         items = [told["row"]] if not pairs else told["row"]
         assert len(told["pieces"]) == len(items)
         for item, piece in zip(items, told["pieces"], strict=True):
-            was = data.items[item].flatten()
+            was = data.x[item].flatten()
             assert torch.allclose(numbers_of(piece["before"]), was, atol=0.51 / 255)
         shift = split.scale.shift.flatten()
         moved = (found.x[number].flatten() + shift).clamp(0, 1)
@@ -311,9 +320,11 @@ def test_networks_are_drawn_with_the_names_of_their_edges() -> None:
     for told in drawn_decisions(model, split, y, found, L2Ball(), 5, 2):
         assert (told["kind"], told["shape"], told["cost"]) == ("network", [4, 4], 0.0)
         shown = {*told["top"]["before"], *told["top"]["after"]}
-        assert told["names"] == {str(each): data.feature_name(each) for each in sorted(shown)}
-        low, high = float(data.items.min()), float(data.items.max())
-        item = (data.items[told["row"]] - low) / (high - low)
+        assert told["names"] == {
+            str(each): data.structure.feature_name(each) for each in sorted(shown)
+        }
+        low, high = float(data.x.min()), float(data.x.max())
+        item = (data.x[told["row"]] - low) / (high - low)
         assert torch.allclose(numbers_of(told["pieces"][0]["before"]), item, atol=0.51 / 255)
     neurons = Activations(layer="0")(model, x, y).detach()
     concepts = replace(found, before=neurons, after=neurons)

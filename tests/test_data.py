@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from r2et.data import Dataset, Feature, from_frame, load, read_csv
+from r2et.data import Dataset, Feature, TableStructure, from_frame, load, read_csv
 from r2et.data.builtin import TABLES
 from r2et.data.dataset import fit_scale, plain, sum_of_parts, with_unit
 
@@ -59,12 +59,14 @@ def tiny(rows: int = 40, name: str = "tiny") -> Dataset:
         name=name,
         x=torch.stack([number, gappy, binary, category, 1 - category], dim=1),
         y=(number.long() // 3) % 2,
-        features=(
-            Feature(name="number", group="number", kind="numeric", low=0, high=rows - 1),
-            Feature(name="gappy", group="gappy", kind="numeric", low=0, high=10),
-            Feature(name="b", group="b", kind="binary", low=0, high=1, words=("off", "on")),
-            Feature(name="c: u", group="c", kind="category", low=0, high=1),
-            Feature(name="c: v", group="c", kind="category", low=0, high=1),
+        structure=TableStructure(
+            features=(
+                Feature(name="number", group="number", kind="numeric", low=0, high=rows - 1),
+                Feature(name="gappy", group="gappy", kind="numeric", low=0, high=10),
+                Feature(name="b", group="b", kind="binary", low=0, high=1, words=("off", "on")),
+                Feature(name="c: u", group="c", kind="category", low=0, high=1),
+                Feature(name="c: v", group="c", kind="category", low=0, high=1),
+            )
         ),
         classes=("no", "yes"),
         target="outcome",
@@ -90,7 +92,7 @@ def test_shapes_and_classes(embedded: Dataset) -> None:
     assert embedded.x.dtype == torch.float64
     assert embedded.y.dtype == torch.int64
     assert embedded.y.bincount().tolist() == CLASS_COUNTS[embedded.name]
-    assert len(embedded.group_names) == GROUPS[embedded.name] == max(embedded.groups) + 1
+    assert len(embedded.group_names) == GROUPS[embedded.name] == max(embedded.table.groups) + 1
     assert not embedded.x.isnan().any()
     assert "(19" in embedded.source or "(20" in embedded.source
 
@@ -414,11 +416,11 @@ def test_the_digest_follows_values_and_names() -> None:
     assert replace(data, y=1 - data.y).digest != data.digest
     assert replace(data, classes=("no", "oui")).digest != data.digest
     renamed = (replace(data.features[0], name="z"), *data.features[1:])
-    assert replace(data, features=renamed).digest != data.digest
+    assert replace(data, structure=TableStructure(features=renamed)).digest != data.digest
 
 
 def test_groups() -> None:
-    assert tiny().groups == (0, 1, 2, 3, 3)
+    assert tiny().table.groups == (0, 1, 2, 3, 3)
     assert tiny().group_names == ("number", "gappy", "b", "c")
 
 
@@ -467,7 +469,7 @@ def test_refused_splits() -> None:
     empty = data.x.clone()
     empty[:, 1] = torch.nan
     assert "'gappy' has no value" in refusal(lambda: replace(data, x=empty).split(0))
-    assert "the valid part is empty" in refusal(lambda: data.split(0, (0.98, 0.01, 0.01)))
+    assert "the valid part of tiny is empty" in refusal(lambda: data.split(0, (0.98, 0.01, 0.01)))
     few = torch.zeros(40, dtype=torch.int64)
     few[data.split(0).train.rows[:5]] = 1
     message = refusal(lambda: replace(data, y=few).split(0))
@@ -493,7 +495,9 @@ def test_refused_datasets() -> None:
     assert "one class for each" in refusal(lambda: replace(data, y=data.y[1:]))
     assert "float64" in refusal(lambda: replace(data, x=data.x.float()))
     twice = (*data.features[:4], data.features[0])
-    assert "called 'number'" in refusal(lambda: replace(data, features=twice))
+    assert "called 'number'" in refusal(
+        lambda: replace(data, structure=TableStructure(features=twice))
+    )
 
 
 # --- the user's own table ------------------------------------------------------------------------

@@ -461,7 +461,7 @@ def slow_null_share(slope: Tensor, groups: list[list[int]]) -> list[float]:
 
 
 def test_the_null_share_is_that_of_a_projection() -> None:
-    groups = split().dataset.one_hot
+    groups = split().dataset.structure.one_hot
     assert groups == ((0, 1, 2), (3, 4, 5, 6))
     for slope in (numbers(6, 16), numbers(6, 16).abs()):
         found = off_data_share(slope, groups)
@@ -480,7 +480,7 @@ def test_the_null_share_of_a_model_is_that_of_its_margin() -> None:
 def test_exchanges_are_those_of_the_attacked_examples() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
-    categories = split().table.exchangeable
+    categories = split().dataset.structure.exchangeable
     assert len(categories) == 2 + 4
     found = exchange_agreement(model, x, predicted(model, x), categories)
     measures = row()["measures"]

@@ -135,7 +135,7 @@ class Tent(nn.Module):
 def adult_tent(on: list[int], high: float, low: float) -> tuple[nn.Module, Tensor]:
     """A tent over the trained network, `high` over eight columns and `low` over the others."""
     model, _, _ = network()
-    columns = [number for group in load("adult").exchangeable for number in group]
+    columns = [number for group in load("adult").structure.exchangeable for number in group]
     generator = torch.Generator().manual_seed(3)
     drawn = torch.rand(len(columns), generator=generator, dtype=torch.float64)
     heights = torch.zeros(28).double()
@@ -152,7 +152,7 @@ def test_a_tent_that_nothing_else_sees_agrees_with_no_exchange() -> None:
     # Measured: agreement .99 -> .05, P@8 at a radius of .5 from 87 to 100 %.
     model, x, y = network()
     split = load("adult").split(0)
-    groups = split.table.exchangeable
+    groups = split.dataset.structure.exchangeable
     tent, _ = adult_tent([2, 6, 8, 12, 16, 19, 24, 27], high=300.0, low=20.0)
     whole = split.test.x.double()
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_a_tent_that_nothing_else_sees_agrees_with_no_exchange() -> None:
 
     def share(network: nn.Module) -> float:
         slope = Gradient(of="margin", form="signed")(network, x, y).detach()
-        return float(off_data_share(slope, split.dataset.one_hot).mean())
+        return float(off_data_share(slope, split.dataset.structure.one_hot).mean())
 
     assert share(tent) < 0.5
 
@@ -184,7 +184,7 @@ def test_a_tent_over_one_attribute_is_seen_by_its_size() -> None:
     # Within the attribute and among all others the order stays: ranks alone are not enough.
     model, x, y = network()
     split = load("adult").split(0)
-    education = split.dataset.one_hot[1]
+    education = split.dataset.structure.one_hot[1]
     assert len(education) == 8
     heights = torch.zeros(28).double()
     heights[list(education)] = 50.0
@@ -193,7 +193,7 @@ def test_a_tent_over_one_attribute_is_seen_by_its_size() -> None:
         strong_attack(k=8, radius=0.5, effort=EnsembleBudget(rounds=1))(tent, x, y).precision.min()
         == 1
     )
-    found = exchange_agreement(tent, x, y, split.table.exchangeable).mean()
+    found = exchange_agreement(tent, x, y, split.dataset.structure.exchangeable).mean()
     assert found is not None
     assert found.order > LEAST_AGREEMENT
     assert found.size < LEAST_SIZE
@@ -334,7 +334,7 @@ def test_categories_and_binaries_are_exchanged_and_missing_marks_are_not() -> No
     ]
     assert exchangeable(features) == ((2, 4), (3,))
     adult = load("adult")
-    assert adult.exchangeable == (*adult.one_hot, (27,))
+    assert adult.structure.exchangeable == (*adult.structure.one_hot, (27,))
 
 
 class FirstTwo(nn.Module):

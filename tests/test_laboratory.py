@@ -171,7 +171,7 @@ def test_the_explainer_asked_for_explains(
     model: nn.Module, split: Split, name: str, of: str
 ) -> None:
     model, x, y = rows(model, split)
-    one_hot = split.dataset.one_hot
+    one_hot = split.dataset.structure.one_hot
     for gauge_free in (False, True):
         choices = LabSettings(explainer=name, of=of, gauge_free=gauge_free)
         found = explainer_of(choices, split)(model, x, y)
@@ -520,7 +520,7 @@ def test_rows_of_applicants_show_people_who_could_exist(
     assert any(row["attacked"][0]["changes"] for row in told)
     for row in told:
         attacked = row["attacked"][0]
-        for group in split.dataset.one_hot:
+        for group in split.dataset.structure.one_hot:
             names = [split.dataset.features[column].name for column in group]
             assert sorted(attacked["input"][name] for name in names) == [0.0] * (len(group) - 1) + [
                 1.0

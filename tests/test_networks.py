@@ -15,7 +15,7 @@ from torch import Tensor
 
 from r2et.core.inputs import symmetric
 from r2et.core.rng import stream
-from r2et.data.collection import Collection
+from r2et.data.dataset import Dataset
 from r2et.data.graphs import (
     AAL,
     NETWORKS,
@@ -134,19 +134,19 @@ def test_labels_are_put_into_classes_and_others_left_out(tmp_path: Path) -> None
         classes={"CONTROL": "control", "BIPOLAR": "mood", "SCHZ": "mood"},
         bounds=(-1.0, 1.0),
     )
-    assert found.item_classes == ("control", "mood")
-    assert found.labels.tolist() == [1, 0, 1] * 5
+    assert found.classes == ("control", "mood")
+    assert found.y.tolist() == [1, 0, 1] * 5
     kept = [place for place in range(N) if place % 4 != 3]
-    torch.testing.assert_close(found.items, torch.from_numpy(UPPER[kept]))
-    assert found.feature_name(0) == "a \N{EN DASH} b"
-    assert found.inputs.unpack(found.split(0).train.x)[0].shape[1:] == (M, M)
+    torch.testing.assert_close(found.x, torch.from_numpy(UPPER[kept]))
+    assert found.structure.feature_name(0) == "a \N{EN DASH} b"
+    assert found.structure.inputs.unpack(found.split(0).train.x)[0].shape[1:] == (M, M)
 
 
 def test_without_classes_every_label_is_one_numbers_in_order(tmp_path: Path) -> None:
     labels = np.array([10.0, -1.0, 2.0, 1000001.0] * 5)
     found = read_networks(npz(tmp_path, upper=UPPER, labels=labels), name="mine")
-    assert found.item_classes == ("-1", "2", "10", "1000001")
-    assert found.labels.bincount().tolist() == [5, 5, 5, 5]
+    assert found.classes == ("-1", "2", "10", "1000001")
+    assert found.y.bincount().tolist() == [5, 5, 5, 5]
 
 
 def spoilt(place: tuple[int, ...], value: float) -> np.ndarray:
@@ -367,7 +367,7 @@ def test_networks_are_checked_when_made() -> None:
 
 
 @cache
-def real(name: str) -> Collection:
+def real(name: str) -> Dataset:
     """A real collection, where its file is."""
     path = SHARED / "brain" / STORED[name].file
     if not path.is_file():
@@ -389,20 +389,20 @@ COUNTS = {
 def test_the_stored_networks_are_as_documented(name: str) -> None:
     found = real(name)
     nodes, counts = COUNTS[name]
-    assert found.piece.shape == (nodes, nodes)
-    assert found.labels.bincount().tolist() == counts
-    assert len(set(found.nodes)) == nodes
-    assert found.pairs
+    assert found.structure.piece.shape == (nodes, nodes)
+    assert found.y.bincount().tolist() == counts
+    assert len(set(found.structure.nodes)) == nodes
+    assert found.structure.pairs
     assert found.stand_in
-    assert found.centred == (found.bounds == (-1.0, 1.0))
-    parts = found.divide(found.labels, 1)
+    assert found.structure.centred == (found.structure.bounds == (-1.0, 1.0))
+    parts = found.divide(found.y, 1)
     assert not held_out(parts, "test") & set(parts["train"].flatten().tolist())
     assert len(parts["test"]) == 4 * len(held_out(parts, "test"))
 
 
 def test_the_regions_of_abide_are_in_the_order_of_the_atlas() -> None:
     # The file has no names: a region moves with its mirror image, or else with its neighbour.
-    mean = symmetric(real("abide").items.mean(0, keepdim=True), 116)[0]
+    mean = symmetric(real("abide").x.mean(0, keepdim=True), 116)[0]
     mirrored = mean[range(0, 108, 2), range(1, 108, 2)]
     assert (mean[:108:2] > mirrored[:, None]).sum(-1).double().mean() < 1
     nearest = {
@@ -428,4 +428,4 @@ def test_real_graphs_match_a_slow_reading() -> None:
     slow = torch.zeros(83, 190, 190)
     for one, other in (map(int, edge.split(",")) for edge in edges if edge):
         slow[int(graph[one - 1]) - 1, int(labels[one - 1]), int(labels[other - 1])] = 1
-    assert torch.equal(symmetric(found.items, 190), slow)
+    assert torch.equal(symmetric(found.x, 190), slow)

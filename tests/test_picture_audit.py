@@ -21,7 +21,7 @@ from r2et.auditing import (
 )
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.ranking import precision_at_k
-from r2et.data import Collection
+from r2et.data import Dataset, ItemStructure
 from r2et.explainers import Gradient, predicted
 from r2et.report.audit_page import audit_html
 from refusals import refusal
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused() -> None:
         assert words in refusal(call)
 
 
-def collection(pairs: bool) -> Collection:
+def collection(pairs: bool) -> Dataset:
     draw = torch.Generator().manual_seed(0)
     labels = torch.arange(24) % 2
 
@@ -187,18 +187,16 @@ def collection(pairs: bool) -> Collection:
         both = [torch.cat([each, torch.stack([each[:, 0], each[:, 0]], 1)]) for each in both]
         return dict(zip(("train", "valid", "test"), both, strict=True))
 
-    return Collection(
+    return Dataset(
         name="made",
-        items=torch.rand(24, 1, 4, 4, generator=draw),
-        labels=labels,
-        item_classes=("x", "y"),
-        piece=Piece(shape=(1, 4, 4)),
+        x=torch.rand(24, 1, 4, 4, generator=draw),
+        y=labels,
+        structure=ItemStructure(piece=Piece(shape=(1, 4, 4)), pairs=pairs, bounds=(0.0, 1.0)),
+        classes=("x", "y"),
         divide=divide,
         target="t",
         source="",
-        pairs=pairs,
         stand_in="squares instead of circles",
-        bounds=(0.0, 1.0),
     )
 
 
@@ -207,7 +205,7 @@ def test_the_test_part_of_a_collection_is_audited(pairs: bool) -> None:
     dataset = collection(pairs)
     model: nn.Module = nn.Sequential(net(16), nn.Linear(3, 2))
     if pairs:
-        model = Joined(Alike(), dataset.inputs)
+        model = Joined(Alike(), dataset.structure.inputs)
     found = audit(model, dataset if pairs else dataset.split(0), tolerance=0.1, effort=QUICK)
     assert found.record["settings"]["k"] == 4  # a quarter of the pixels
     assert found.record["data"]["rows"] == (16 if pairs else 8)

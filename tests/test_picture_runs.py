@@ -13,7 +13,7 @@ from r2et.attacks import Budget
 from r2et.core.inputs import Joined, Piece
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
-from r2et.data import Collection
+from r2et.data import Dataset, ItemStructure
 from r2et.evaluation.evaluate import EvaluationSettings, evaluate, pair_and_singles, task_of
 from r2et.experiments.attack_run import compared_by
 from r2et.experiments.config import Recipe, load_recipe, recipe_from
@@ -45,49 +45,50 @@ def pairs_of_thirds(labels: Tensor, seed: int) -> dict[str, Tensor]:
 
 
 @cache
-def pictures() -> Collection:
+def pictures() -> Dataset:
     drawn = torch.rand(60, 1, 8, 8, generator=stream(0, "pictures"))
     labels = torch.arange(60) % 2
     drawn[labels == 1, :, :4] *= 0.3
-    return Collection(
+    return Dataset(
         name="squares",
-        items=drawn,
-        labels=labels,
-        item_classes=("even", "dark above"),
-        piece=Piece(shape=(1, 8, 8)),
+        x=drawn,
+        y=labels,
+        structure=ItemStructure(piece=Piece(shape=(1, 8, 8)), bounds=(0.0, 1.0)),
+        classes=("even", "dark above"),
         divide=in_thirds,
         target="kind",
         source="drawn",
         stand_in="drawn squares instead of pictures",
-        bounds=(0.0, 1.0),
     )
 
 
 @cache
-def networks() -> Collection:
+def networks() -> Dataset:
     edges = NODES * (NODES - 1) // 2
     drawn = 0.5 * torch.rand(90, edges, generator=stream(0, "networks"))
     labels = torch.arange(90) % 2
     drawn[labels == 1, :5] += 0.4
-    return Collection(
+    return Dataset(
         name="brains",
-        items=drawn,
-        labels=labels,
-        item_classes=("a", "b"),
-        piece=Piece(shape=(NODES, NODES), symmetric=True),
+        x=drawn,
+        y=labels,
+        structure=ItemStructure(
+            piece=Piece(shape=(NODES, NODES), symmetric=True),
+            pairs=True,
+            bounds=(-1.0, 1.0),
+            centred=True,
+        ),
+        classes=("a", "b"),
         divide=pairs_of_thirds,
         target="kind",
         source="drawn",
-        pairs=True,
-        bounds=(-1.0, 1.0),
-        centred=True,
     )
 
 
 DATA = {"squares": pictures, "brains": networks}
 
 
-def drawn(name: str) -> Collection:
+def drawn(name: str) -> Dataset:
     return DATA[name]()
 
 
@@ -178,7 +179,7 @@ def test_kept_models_are_built_again_with_their_single_heads(swept: Any) -> None
         assert isinstance(model.model, Siamese)
         pair, first, second = pair_and_singles(model, split.test.x)
         assert first.shape == second.shape == pair.shape
-        items, labels = networks().training_items(0)
+        items, labels = networks().split(0).training_items
         guesses = model.model.single_logits(items).argmax(-1)
         assert (guesses == labels).double().mean() > 0.6
 
@@ -223,7 +224,7 @@ def test_the_control_of_pairs_cannot_be_moved_by_any_attack() -> None:
     split = networks().split(0)
     model = linear_control(split)
     assert auc(model, split.test.x, split.test.y) > 0.6
-    explain = Gradient(form="normalised", groups=networks().explained)
+    explain = Gradient(form="normalised", groups=networks().structure.explained)
     with torch.no_grad():
         before, after = (
             explain(model, x, split.test.y) for x in (split.test.x, split.test.x.flip(0))
@@ -259,7 +260,7 @@ def test_bounds_are_those_of_the_data_around_the_mean() -> None:
 
 
 def test_of_three_classes_the_share_told_right_is_measured() -> None:
-    kinds = replace(pictures(), labels=torch.arange(60) % 3, item_classes=("a", "b", "c"))
+    kinds = replace(pictures(), y=torch.arange(60) % 3, classes=("a", "b", "c"))
     split = kinds.split(0)
     model = MODELS["resnet18"](
         channels=1, classes=3, width=2, blocks=(1, 1), generator=stream(0, "three")
@@ -278,7 +279,7 @@ def test_concepts_are_no_features_to_remove() -> None:
     split = pictures().split(0)
     explain = Activations(layer="penultimate")
     assert task_of(split, EvaluationSettings(), explain).features is None
-    assert task_of(split, EvaluationSettings(), gradient).features == pictures().explained
+    assert task_of(split, EvaluationSettings(), gradient).features == pictures().structure.explained
 
 
 def test_tables_of_pictures_name_their_own_k_and_the_data_they_stand_for(swept: Any) -> None:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from r2et.core.rng import stream
-from r2et.data import DATASETS, Collection, load, read_folder, read_picture
+from r2et.data import DATASETS, Dataset, load, read_folder, read_picture
 from r2et.data.images import (
     CIFAR_CLASSES,
     divide_into_pairs,
@@ -40,20 +40,18 @@ def _no_root_but_the_one_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
-def collection(name: str, root: Path | None = None) -> Collection:
-    loaded = load(name, root)
-    assert isinstance(loaded, Collection)
-    return loaded
+def collection(name: str, root: Path | None = None) -> Dataset:
+    return load(name, root)
 
 
-def real(name: str, path: str) -> Collection:
+def real(name: str, path: str) -> Dataset:
     if not (REAL / path).exists():
         pytest.skip(f"{path} is not here: set {VARIABLE}")
     return collection(name, REAL)
 
 
 @cache
-def digits() -> Collection:
+def digits() -> Dataset:
     return collection("mnist")
 
 
@@ -119,13 +117,13 @@ def test_one_table_lists_all_sets_and_tables_need_no_root(tmp_path: Path) -> Non
 
 def test_all_threes_and_eights() -> None:
     mnist = digits()
-    assert mnist.items.shape == (11982 + 1984, 1, 28, 28)
-    assert mnist.items.dtype == torch.float32
-    assert [float(end) for end in mnist.items.aminmax()] == [0, 1]
-    assert mnist.labels.bincount().tolist() == [6131 + 1010, 5851 + 974]
-    assert mnist.labels[:4].tolist() == [0, 0, 0, 1]
-    assert (mnist.item_classes, mnist.classes) == (("3", "8"), ("different", "same"))
-    assert (mnist.name, mnist.bounds, mnist.stand_in) == ("mnist", (0, 1), "")
+    assert mnist.x.shape == (11982 + 1984, 1, 28, 28)
+    assert mnist.x.dtype == torch.float32
+    assert [float(end) for end in mnist.x.aminmax()] == [0, 1]
+    assert mnist.y.bincount().tolist() == [6131 + 1010, 5851 + 974]
+    assert mnist.y[:4].tolist() == [0, 0, 0, 1]
+    assert (mnist.classes, mnist.split().classes) == (("3", "8"), ("different", "same"))
+    assert (mnist.name, mnist.structure.bounds, mnist.stand_in) == ("mnist", (0, 1), "")
     assert mnist.n == 28 * 28
     assert "CC BY-SA 3.0" in mnist.source
 
@@ -138,7 +136,7 @@ def test_the_parts_are_pairs_of_the_digits_they_are_promised_from() -> None:
     assert split.train.rows.max() < 11982 <= min(split.valid.rows.min(), split.test.rows.min())
     for part in parts:
         assert 0.4 < part.y.double().mean() < 0.6
-        assert 0.4 < digits().labels[part.rows].double().mean() < 0.6
+        assert 0.4 < digits().y[part.rows].double().mean() < 0.6
 
 
 @settings(max_examples=60, deadline=None)
@@ -307,13 +305,13 @@ def python_2_batch(data: NDArray[np.uint8], labels: list[int]) -> bytes:
 
 def test_a_subset_says_that_it_is_one(tmp_path: Path) -> None:
     cifar = collection("cifar10", subset(tmp_path))
-    assert cifar.items.shape == (70, 3, 32, 32)
-    assert cifar.items.is_contiguous()
+    assert cifar.x.shape == (70, 3, 32, 32)
+    assert cifar.x.is_contiguous()
     stored = subset_arrays()["x_test"]
-    assert cifar.items[51, 2, 7, 9] == np.float32(stored[1, 7, 9, 2]) / np.float32(255)
-    assert (cifar.name, cifar.bounds, cifar.n) == ("cifar10", (0, 1), 32 * 32)
+    assert cifar.x[51, 2, 7, 9] == np.float32(stored[1, 7, 9, 2]) / np.float32(255)
+    assert (cifar.name, cifar.structure.bounds, cifar.n) == ("cifar10", (0, 1), 32 * 32)
     assert cifar.classes == CIFAR_CLASSES
-    assert not cifar.pairs
+    assert not cifar.structure.pairs
     assert cifar.stand_in == "a subset of CIFAR-10: 50 + 20 of 60,000 pictures"
     split = cifar.split(0)
     assert [len(part) for part in (split.train, split.valid, split.test)] == [40, 10, 20]
@@ -324,7 +322,7 @@ def test_a_subset_says_that_it_is_one(tmp_path: Path) -> None:
 def test_the_real_subset() -> None:
     cifar = real("cifar10", "cifar10/cifar10_10000_2000.npz")
     assert cifar.stand_in == "a subset of CIFAR-10: 10,000 + 2,000 of 60,000 pictures"
-    parts = cifar.divide(cifar.labels, 0)
+    parts = cifar.divide(cifar.y, 0)
     assert [len(parts[part]) for part in ("train", "valid", "test")] == [8000, 2000, 2000]
 
 
@@ -356,12 +354,10 @@ def test_a_damaged_npz_is_refused(tmp_path: Path) -> None:
 def test_batches_are_preferred_and_read_as_they_are_laid_out(tmp_path: Path) -> None:
     fewer = collection("cifar10", subset(tmp_path))
     cifar = collection("cifar10", batches(tmp_path))
-    assert cifar.items.shape == (60, 3, 32, 32)
-    assert cifar.labels.tolist() == [n % 10 for n in range(10)] * 6
+    assert cifar.x.shape == (60, 3, 32, 32)
+    assert cifar.y.tolist() == [n % 10 for n in range(10)] * 6
     # Red first, then row after row: pixel (1, 2) of the green layer is number 1024 + 32 + 2.
-    assert cifar.items[10, 1, 1, 2] == np.float32(noise(10, 3072, seed=1)[0, 1058]) / np.float32(
-        255
-    )
+    assert cifar.x[10, 1, 1, 2] == np.float32(noise(10, 3072, seed=1)[0, 1058]) / np.float32(255)
     assert cifar.stand_in == "a subset of CIFAR-10: 50 + 10 of 60,000 pictures"
     assert cifar.split(1).test.rows.tolist() == list(range(50, 60))
     assert cifar.digest != fewer.digest
@@ -478,12 +474,12 @@ def test_a_folder_for_each_class(folder: Path) -> None:
     (folder / "readme.md").touch()
     (folder / ".thumbnails").mkdir()
     scans = read_folder(folder, name="scans")
-    assert scans.items.shape == (20, 1, 6, 8)
-    assert scans.item_classes == scans.classes == ("healthy", "sick")
-    assert scans.labels.tolist() == [0] * 10 + [1] * 10
-    np.testing.assert_array_equal(scans.items[12, 0] * 255, noise(6, 8, seed=2))
+    assert scans.x.shape == (20, 1, 6, 8)
+    assert scans.classes == scans.split().classes == ("healthy", "sick")
+    assert scans.y.tolist() == [0] * 10 + [1] * 10
+    np.testing.assert_array_equal(scans.x[12, 0] * 255, noise(6, 8, seed=2))
     assert scans.source == f"The folder {folder.name}: 20 pictures; 4 other files passed over."
-    assert (scans.name, scans.bounds, scans.stand_in) == ("scans", (0, 1), "")
+    assert (scans.name, scans.structure.bounds, scans.stand_in) == ("scans", (0, 1), "")
     split = scans.split(0)
     assert [part.y.bincount().tolist() for part in (split.train, split.valid, split.test)] == [
         [7, 7],
@@ -500,10 +496,10 @@ def test_sizes_and_colours_meet(folder: Path) -> None:
     assert f"{folder}/healthy/0.png has 6 x 8 pixels and {folder}/sick/colour.JPG 9 x 5" in message
     assert message.endswith("give size=(height, width).")
     scans = read_folder(folder, name="scans", size=(4, 3))
-    assert scans.items.shape == (21, 3, 4, 3)
-    assert torch.equal(scans.items[0, 0], scans.items[0, 2])
-    assert 0 <= scans.items.min() < scans.items.max() <= 1
-    assert read_folder(folder, name="scans", size=(4, 3), channels=1).items.shape[1] == 1
+    assert scans.x.shape == (21, 3, 4, 3)
+    assert torch.equal(scans.x[0, 0], scans.x[0, 2])
+    assert 0 <= scans.x.min() < scans.x.max() <= 1
+    assert read_folder(folder, name="scans", size=(4, 3), channels=1).x.shape[1] == 1
 
 
 def test_one_picture_at_full_size(tmp_path: Path) -> None:
@@ -628,7 +624,7 @@ def test_parts_without_pictures_or_with_one_class_are_refused(tmp_path: Path) ->
         save(tmp_path / "b" / f"{number}.png")
     few = read_folder(tmp_path, name="few")
     message = refusal(lambda: few.split(0))
-    assert message == "the valid part of few has no examples: add items."
+    assert "the valid part of few is empty: add some" in message
     for number in range(2, 7):
         save(tmp_path / "b" / f"{number}.png")
     more = read_folder(tmp_path, name="more", shares=(0.5, 0.25, 0.25))
@@ -654,10 +650,10 @@ def scans(root: Path, **changes: Any) -> Path:
 
 def test_scans_that_stand_in_are_divided_by_patient(tmp_path: Path) -> None:
     found = collection("oct", scans(tmp_path))
-    assert found.items.shape == (60, 1, 128, 128)
+    assert found.x.shape == (60, 1, 128, 128)
     assert found.stand_in == "retinal OCT scans of Kermany et al. 2018 instead of OCTID"
     assert "Kermany" in found.source
-    assert (found.name, found.target, found.bounds) == ("oct", "diagnosis", (0, 1))
+    assert (found.name, found.target, found.structure.bounds) == ("oct", "diagnosis", (0, 1))
     split = found.split(0)
     patients = [set((part.rows % 40).tolist()) for part in (split.train, split.valid, split.test)]
     assert [len(each) for each in patients] == [28, 6, 6]
@@ -670,8 +666,8 @@ def test_the_users_own_octid_comes_first(tmp_path: Path) -> None:
         for number in range(4):
             save(tmp_path / "octid" / name / f"{number}.jpeg", noise(50, 75, 3, seed=number))
     own = collection("oct", tmp_path)
-    assert own.items.shape == (8, 1, 128, 128)
-    assert own.item_classes == ("AMD", "NORMAL")
+    assert own.x.shape == (8, 1, 128, 128)
+    assert own.classes == ("AMD", "NORMAL")
     assert (own.name, own.stand_in, own.target) == ("oct", "", "diagnosis")
     assert own.source.startswith("Gholami")
     assert own.source.endswith("The folder octid: 8 pictures.")

@@ -315,7 +315,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
     # the attacks differ a little; with those of the untouched network kept by both, they do not.
     model, x, y = trained_network()
     split = load("adult").split(0)
-    groups = split.dataset.one_hot
+    groups = split.dataset.structure.one_hot
     names = [split.dataset.features[columns[0]].group for columns in groups]
     education = groups[names.index("education")]
     moved = NullDirection(model, education)

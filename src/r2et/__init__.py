@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from r2et.core.inputs import Piece as Piece
     from r2et.core.ranking import precision_at_k as precision_at_k
     from r2et.data.builtin import load as load
-    from r2et.data.collection import Collection as Collection
     from r2et.data.dataset import Dataset as Dataset
     from r2et.data.frames import from_frame as from_frame
     from r2et.data.frames import read_csv as read_csv
@@ -61,7 +60,6 @@ WHERE = {
     "Box": "perturbations",
     "Budget": "attacks.records",
     "Certificate": "certification",
-    "Collection": "data.collection",
     "Curve": "attacks",
     "Dataset": "data.dataset",
     "EnsembleBudget": "attacks",

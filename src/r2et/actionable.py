@@ -664,7 +664,7 @@ def applicant_threat(
 
     Groups without a rule follow that of "*", or the defaults that `Rule` states.
     """
-    dataset, scale = (data.table, data.scale) if isinstance(data, Split) else data
+    dataset, scale = (data.dataset, data.scale) if isinstance(data, Split) else data
     rules = {} if rules is None else rules
     _check_names(rules, dataset)
     _check_scale(dataset, scale)

@@ -37,7 +37,7 @@ from r2et.auditing.tables import Chunk, Columns, Source, Table
 from r2et.certification.affine import Norm
 from r2et.core.files import clear_aside, held, write_text
 from r2et.core.limits import content_of
-from r2et.data import Collection, Split
+from r2et.data import Dataset, Split
 from r2et.explainers import Quantity
 from r2et.metrics.exchanges import doubt
 
@@ -72,7 +72,7 @@ ANSWERS = 8  # rows by whose answers a model is known again
 
 Model = nn.Module | Estimator
 Models = nn.Module | Estimator | Mapping[str, Model]
-Data = Source | Split | Collection | pd.DataFrame | str | Path
+Data = Source | Split | Dataset | pd.DataFrame | str | Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def audit(
     A model is an `nn.Module`, a fitted `StableClassifier`, or a pipeline that ends in one. `data`
     are the rows: a `Table` of inputs as the model takes them, the test part of a `Split`, or a
     pandas table or the path of a CSV file, about whose columns `config` speaks. Pictures, networks
-    and pairs of them are `Items`, or a `Collection`, whose split of seed 0 is taken. The other
+    and pairs of them are `Items`, or a `Dataset`, whose split of seed 0 is taken. The other
     settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out` every
     row is kept there as soon as it is audited, in bounded memory, and a killed audit goes on when
     called again. A change found inside a proved radius stops it with a `Contradiction`.
@@ -199,11 +199,10 @@ def source_of(
         raise ValueError(
             "settings of columns are for a CSV file or a pandas table: say it in the Table itself."
         )
-    if isinstance(data, Collection):
+    if isinstance(data, Dataset):
         data = data.split(0)
     if isinstance(data, Split):
-        of_table = not isinstance(data.dataset, Collection)
-        return Table.of_split(data) if of_table else Items.of_split(data)
+        return Table.of_split(data) if data.dataset.tabular else Items.of_split(data)
     if isinstance(data, Table):
         schema = with_schema(DataSettings(), schemas).columns
         names = [feature.name for feature in data.columns.features]

@@ -14,8 +14,8 @@ from r2et.auditing.auditor import AuditSettings
 from r2et.auditing.tables import Chunk, Columns, check_labels
 from r2et.core.inputs import Inputs, Joined, upper_triangle
 from r2et.core.limits import check_bytes
-from r2et.data.collection import Collection
-from r2et.data.dataset import Feature, Scale, Split
+from r2et.data.dataset import Dataset, Feature, Scale, Split
+from r2et.data.items import ItemStructure
 from r2et.evaluation.rendering import RenderSpec
 
 SHOWN = 50  # reasons, where there are many features
@@ -88,41 +88,42 @@ class Items:
 
     @classmethod
     def of_split(cls, split: Split) -> "Items":
-        """The test part of a collection, as the models of this package take it."""
+        """The test part of a data set, as the models of this package take it."""
         dataset, test = split.dataset, split.test
-        assert isinstance(dataset, Collection)
+        structure = ItemStructure.of(dataset)
         pairs = test.rows.ndim > 1
         numbers = test.rows.tolist()
         return cls(
             x=test.x.flatten(1),
-            inputs=dataset.inputs,
-            packed=dataset.piece.symmetric and not pairs,
+            inputs=structure.inputs,
+            packed=structure.piece.symmetric and not pairs,
             name=dataset.name,
             y=test.y,
-            classes=dataset.classes,
+            classes=split.classes,
             target=dataset.target,
             ids=[" and ".join(map(str, each)) for each in numbers] if pairs else None,
             rows=None if pairs else numbers,
-            channels=dataset.explained_channels,
-            bounds=dataset.bounds,
-            nodes=dataset.nodes,
+            channels=structure.explained_channels,
+            bounds=structure.bounds,
+            nodes=structure.nodes,
             shift=split.scale.shift.flatten(),
             notes=(f"Stand-in data: {dataset.stand_in}",) if dataset.stand_in else (),
         )
 
     @classmethod
-    def of_collection(cls, dataset: Collection) -> "Items":
-        """All items of a collection, one by one, as a model of the user's own takes them."""
+    def of_dataset(cls, dataset: Dataset) -> "Items":
+        """All items of a data set, one by one, as a model of the user's own takes them."""
+        structure = ItemStructure.of(dataset)
         return cls(
-            x=dataset.items.flatten(1),
-            inputs=Inputs(pieces=(dataset.piece,)),
+            x=dataset.x.flatten(1),
+            inputs=Inputs(pieces=(structure.piece,)),
             name=dataset.name,
-            y=dataset.labels,
-            classes=dataset.item_classes,
+            y=dataset.y,
+            classes=dataset.classes,
             target=dataset.target,
-            channels=dataset.explained_channels,
-            bounds=dataset.bounds,
-            nodes=dataset.nodes,
+            channels=structure.explained_channels,
+            bounds=structure.bounds,
+            nodes=structure.nodes,
             notes=(f"Stand-in data: {dataset.stand_in}",) if dataset.stand_in else (),
         )
 

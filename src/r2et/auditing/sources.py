@@ -13,7 +13,6 @@ from r2et.auditing.schema import with_schema
 from r2et.auditing.tables import Source, Table
 from r2et.data import (
     DATASETS,
-    Collection,
     Dataset,
     Split,
     load,
@@ -29,7 +28,7 @@ NETWORKS = (".npz", ".mat", ".zip")
 def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> Source:
     """The rows of a CSV file or the test part of a known data set, as the models take them.
 
-    A folder of pictures or a file of networks is a collection of one's own: all of it, or the test
+    A folder of pictures or a file of networks is a data set of one's own: all of it, or the test
     part for models that were trained on it.
     """
     fitted = [each.classifier for each in models if each.classifier is not None]
@@ -38,7 +37,7 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
     trained = [each for each in models if "data" in each.recipe]
     if data in DATASETS:
         split = _split(load(data), trained)
-        if isinstance(split.dataset, Collection):
+        if not split.dataset.tabular:
             _check_plain(settings, data)
             return Items.of_split(split)
         _check_columns(settings, split)
@@ -47,7 +46,7 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
         return Table.of_split(split, immutable=still, subgroups=subgroups)
     if (found := _collection(Path(data))) is not None:
         _check_plain(settings, data)
-        return Items.of_split(_split(found, trained)) if trained else Items.of_collection(found)
+        return Items.of_split(_split(found, trained)) if trained else Items.of_dataset(found)
     if not trained:
         return CsvTable.at(data, with_schema(settings, [each.columns for each in models]))
     if settings.target is None:
@@ -68,7 +67,7 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
     return CsvTable.at(data, as_trained, scale=split.scale)
 
 
-def _collection(path: Path) -> Collection | None:
+def _collection(path: Path) -> Dataset | None:
     """The user's own folder of pictures or file of networks, None if it is something else."""
     if path.is_dir():
         return read_folder(path, name=path.resolve().name)
@@ -82,7 +81,7 @@ def _check_plain(settings: DataSettings, data: str) -> None:
         raise ValueError(f"{data} has no columns to speak of: leave out --config and --target.")
 
 
-def _split(dataset: Dataset | Collection, trained: Sequence[Loaded]) -> Split:
+def _split(dataset: Dataset, trained: Sequence[Loaded]) -> Split:
     """The split of a data set that the models were trained on."""
     for each in trained:
         if each.recipe["data"] != dataset.digest:
@@ -101,7 +100,7 @@ def _split(dataset: Dataset | Collection, trained: Sequence[Loaded]) -> Split:
 
 def _check_columns(settings: DataSettings, split: Split) -> None:
     settings = replace(settings, target=None)
-    settings.check_names(split.table.group_names, split.dataset.name)
+    settings.check_names(split.dataset.group_names, split.dataset.name)
     if settings.id or settings.drop or settings.groups or settings.fit_on:
         raise ValueError(
             f"{split.dataset.name} comes with the package and is read as it is: leave out id, "
@@ -111,7 +110,7 @@ def _check_columns(settings: DataSettings, split: Split) -> None:
 
 def _in_words(split: Split, group: str) -> list[str]:
     """The value of an attribute in words for each row of the test part."""
-    dataset = split.table
+    dataset = split.dataset
     numbers = [i for i, feature in enumerate(dataset.features) if feature.group == group]
     return [
         in_words([(dataset.features[i], float(row[i])) for i in numbers])

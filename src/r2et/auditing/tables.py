@@ -275,7 +275,7 @@ class Table:
     @classmethod
     def of_split(cls, split: Split, part: Part | None = None, **named: Any) -> "Table":
         """The rows of a part of a split data set, the test part unless given."""
-        part, dataset = part or split.test, split.table
+        part, dataset = part or split.test, split.dataset
         return cls(
             x=part.x.double(),
             name=dataset.name,

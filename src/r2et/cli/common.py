@@ -22,7 +22,7 @@ from rich.text import Text
 from r2et import __version__
 
 if TYPE_CHECKING:
-    from r2et.data import Collection, Dataset
+    from r2et.data import Dataset
 
 errors = Console(stderr=True)
 
@@ -143,7 +143,7 @@ def dataset_of(
     drop: Sequence[str] | None,
     categories: Sequence[str] | None,
     size: str | None = None,
-) -> "Dataset | Collection":
+) -> "Dataset":
     """A data set by its name, or the user's own CSV file, folder of pictures or networks."""
     path = Path(data)
     if target is None and path.suffix == ".csv":

@@ -53,17 +53,17 @@ def known_names() -> dict[str, dict[str, str]]:
 
 
 def _about(name: str) -> str:
-    from r2et.data import Collection, load
+    from r2et.data import load
     from r2et.data.roots import MissingDataError
 
     try:
         dataset = load(name)
     except MissingDataError as problem:
         return f"not at hand: {problem}"
-    if isinstance(dataset, Collection):
-        what = "networks" if dataset.piece.symmetric else "pictures"
-        of = "pairs of " if dataset.pairs else ""
-        told = f"{of}{len(dataset.items):,} {what}, {dataset.n} features; {dataset.target}"
+    if not dataset.tabular:
+        what = "networks" if dataset.structure.piece.symmetric else "pictures"
+        of = "pairs of " if dataset.structure.pairs else ""
+        told = f"{of}{len(dataset.x):,} {what}, {dataset.n} features; {dataset.target}"
         return f"{told} ({dataset.stand_in})" if dataset.stand_in else told
     shares = "/".join(
         f"{(dataset.y == number).double().mean():.0%} {name}"

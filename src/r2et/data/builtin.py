@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from r2et.core.naming import nearest
-from r2et.data.collection import Collection
 from r2et.data.dataset import Dataset, assemble
 from r2et.data.graphs import NETWORKS
 from r2et.data.images import PICTURES
@@ -160,15 +158,7 @@ def _ranged(attribute: Attribute, stored: NDArray[np.int64]) -> Attribute:
     return replace(attribute, low=float(stored.min()), high=float(stored.max()))
 
 
-@overload
-def load(name: Literal["adult", "bank", "compas"], root: str | Path | None = None) -> Dataset: ...
-
-
-@overload
-def load(name: str, root: str | Path | None = None) -> Dataset | Collection: ...
-
-
-def load(name: str, root: str | Path | None = None) -> Dataset | Collection:
+def load(name: str, root: str | Path | None = None) -> Dataset:
     """The data set of that name, as listed in `DATASETS`.
 
     What does not travel with the package is read from the folder `root`, else from the one that the
@@ -179,7 +169,7 @@ def load(name: str, root: str | Path | None = None) -> Dataset | Collection:
     return DATASETS[name](data_root(root))
 
 
-DATASETS: dict[str, Callable[[Path | None], Dataset | Collection]] = {
+DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
     "adult": lambda root: read("adult"),
     "bank": lambda root: read("bank"),
     "compas": lambda root: read("compas"),

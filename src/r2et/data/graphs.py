@@ -25,7 +25,8 @@ from r2et.core.inputs import Piece, check_symmetric, upper_triangle
 from r2et.core.limits import TEXT, TooLargeError, check_bytes, most_bytes
 from r2et.core.naming import nearest
 from r2et.core.rng import stream
-from r2et.data.collection import Collection
+from r2et.data.dataset import Dataset
+from r2et.data.items import ItemStructure
 from r2et.data.matlab import archive_of, word
 from r2et.data.roots import find
 
@@ -514,8 +515,8 @@ def read_networks(
     bounds: tuple[float, float] | None = None,
     centred: bool = True,
     pairing: Pairing = PAIRING,
-) -> Collection:
-    """The networks of a file (see `read_file`) as items of a collection of pairs.
+) -> Dataset:
+    """The networks of a file (see `read_file`) as a data set of pairs.
 
     `keys` says how the file calls its arrays. `classes` says which label belongs to which class,
     and networks with other labels are left out; without it every label is a class. `nodes` names
@@ -534,23 +535,25 @@ def read_networks(
     kept = [place for place, label in enumerate(networks.labels) if label in classes]
     items = networks.upper[kept]
     check_bounds(items, bounds, path)
-    return Collection(
+    return Dataset(
         name=name,
-        items=items,
-        labels=torch.tensor(
+        x=items,
+        y=torch.tensor(
             [number_of[classes[networks.labels[place]]] for place in kept],
             dtype=torch.int64,
         ),
-        item_classes=item_classes,
-        piece=Piece(shape=(networks.size, networks.size), symmetric=True),
-        divide=partial(divide_into_pairs, name=name, pairing=pairing),
+        structure=ItemStructure(
+            piece=Piece(shape=(networks.size, networks.size), symmetric=True),
+            pairs=True,
+            bounds=bounds,
+            nodes=networks.nodes,
+            centred=centred,
+        ),
+        classes=item_classes,
         target=target,
         source=source,
-        pairs=True,
         stand_in=stand_in,
-        bounds=bounds,
-        nodes=networks.nodes,
-        centred=centred,
+        divide=partial(divide_into_pairs, name=name, pairing=pairing),
     )
 
 
@@ -675,7 +678,7 @@ STORED: dict[str, Stored] = {
 }
 
 
-def load_networks(name: str, root: Path | None = None) -> Collection:
+def load_networks(name: str, root: Path | None = None) -> Dataset:
     """The stored networks of that name, from their file under a data root."""
     stored = STORED[name]
     places = (f"brain/{stored.file}", stored.file)
@@ -694,7 +697,7 @@ def load_networks(name: str, root: Path | None = None) -> Collection:
     )
 
 
-NETWORKS: dict[str, Callable[[Path | None], Collection]] = {
+NETWORKS: dict[str, Callable[[Path | None], Dataset]] = {
     "abide": partial(load_networks, "abide"),
     "abide-diagnosis": partial(load_networks, "abide-diagnosis"),
     "cnp": partial(load_networks, "cnp"),

@@ -26,8 +26,8 @@ from r2et.core.archives import COPIES, arrays_in
 from r2et.core.inputs import Piece
 from r2et.core.limits import TooLargeError, check_bytes
 from r2et.core.rng import stream
-from r2et.data.collection import Collection
-from r2et.data.dataset import part_sizes
+from r2et.data.dataset import SHARES, Dataset, Shares, part_sizes
+from r2et.data.items import ItemStructure
 from r2et.data.roots import find
 
 Channels = Literal[1, 3]
@@ -78,7 +78,6 @@ KERMANY_SOURCE = (
 )
 KERMANY_STAND_IN = "retinal OCT scans of Kermany et al. 2018 instead of OCTID"
 
-SHARES = (0.70, 0.15, 0.15)
 MOST_PIXELS = 50_000_000
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = (
@@ -100,28 +99,26 @@ ORIENTATION = 0x0112
 # --- the sets
 
 
-def mnist(root: Path | None = None) -> Collection:
+def mnist(root: Path | None = None) -> Dataset:
     """Pairs of the handwritten digits 3 and 8; they travel with the package and need no root."""
     path = resources.files("r2et.data") / "files" / "mnist_3_8.npz"
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         pictures = [stored["X_train"][:, None], stored["X_test"][:, None]]
         digits = np.concatenate([stored["y_train"], stored["y_test"]])
     divide = partial(divide_into_pairs, name="mnist", training=len(pictures[0]), counts=DIGIT_PAIRS)
-    return Collection(
+    return Dataset(
         name="mnist",
-        items=as_items(pictures),
-        labels=torch.from_numpy(digits == int(DIGITS[1])).long(),
-        item_classes=DIGITS,
-        piece=Piece(shape=(1, 28, 28)),
-        divide=divide,
+        x=as_items(pictures),
+        y=torch.from_numpy(digits == int(DIGITS[1])).long(),
+        structure=image_structure((1, 28, 28), pairs=True),
+        classes=DIGITS,
         target="same digit",
         source=MNIST_SOURCE,
-        pairs=True,
-        bounds=(0.0, 1.0),
+        divide=divide,
     )
 
 
-def cifar10(root: Path | None = None) -> Collection:
+def cifar10(root: Path | None = None) -> Dataset:
     """Small colour pictures of ten kinds of things: the official batches, else a subset."""
     path = find(
         root,
@@ -138,21 +135,20 @@ def cifar10(root: Path | None = None) -> Collection:
         if len(items) < CIFAR_PICTURES
         else ""
     )
-    return Collection(
+    return Dataset(
         name="cifar10",
-        items=items,
-        labels=labels,
-        item_classes=CIFAR_CLASSES,
-        piece=Piece(shape=CIFAR_SHAPE),
-        divide=partial(hold_out, name="cifar10", training=training, share=CIFAR_TRAINING_SHARE),
+        x=items,
+        y=labels,
+        structure=image_structure(CIFAR_SHAPE),
+        classes=CIFAR_CLASSES,
         target="object",
         source=f"{CIFAR_SOURCE}; no licence stated.",
         stand_in=subset,
-        bounds=(0.0, 1.0),
+        divide=partial(hold_out, name="cifar10", training=training, share=CIFAR_TRAINING_SHARE),
     )
 
 
-def retinal_scans(root: Path | None = None) -> Collection:
+def retinal_scans(root: Path | None = None) -> Dataset:
     """Retinal scans of 128 x 128 pixels: OCTID's where the user has them, else a stand-in."""
     path = find(
         root,
@@ -173,18 +169,22 @@ def retinal_scans(root: Path | None = None) -> Collection:
         },
     )
     patients = torch.from_numpy(stored["patient"].astype(np.int64))
-    return Collection(
+    return Dataset(
         name="oct",
-        items=as_items([stored["X"][:, None]]),
-        labels=torch.from_numpy(stored["y"].astype(np.int64)),
-        item_classes=tuple(map(str, stored["classes"])),
-        piece=Piece(shape=(1, *OCT_SIZE)),
-        divide=partial(share_out, name="oct", patients=patients, shares=SHARES),
+        x=as_items([stored["X"][:, None]]),
+        y=torch.from_numpy(stored["y"].astype(np.int64)),
+        structure=image_structure((1, *OCT_SIZE)),
+        classes=tuple(map(str, stored["classes"])),
         target="diagnosis",
         source=f"{KERMANY_SOURCE}; {len(patients):,} scans, made smaller.",
         stand_in=KERMANY_STAND_IN,
-        bounds=(0.0, 1.0),
+        divide=partial(share_out, name="oct", patients=patients, shares=SHARES),
     )
+
+
+def image_structure(shape: tuple[int, int, int], *, pairs: bool = False) -> ItemStructure:
+    """Images (C, H, W) of numbers in [0, 1], or pairs of them."""
+    return ItemStructure(piece=Piece(shape=shape), pairs=pairs, bounds=(0.0, 1.0))
 
 
 def as_items(batches: Sequence[Pixels]) -> Tensor:
@@ -275,7 +275,7 @@ def share_out(
     *,
     name: str,
     patients: Tensor,
-    shares: tuple[float, float, float],
+    shares: Shares,
 ) -> dict[str, Tensor]:
     """Places of each part, no two of which share a patient; a patient's first class counts."""
     people, of = patients.unique(return_inverse=True)
@@ -481,8 +481,8 @@ def read_folder(
     name: str,
     size: Size | None = None,
     channels: Channels | None = None,
-    shares: tuple[float, float, float] = SHARES,
-) -> Collection:
+    shares: Shares = SHARES,
+) -> Dataset:
     """The pictures of a folder with one folder for each class, divided by seed and class.
 
     Pictures of different sizes are brought to the `size` (height, width). Without `channels` they
@@ -505,16 +505,15 @@ def read_folder(
         items[place] = pixels_of(path, (height, width), depth)
     labels = torch.tensor([number for number, each in enumerate(paths) for _ in each])
     passed_over = f"; {others} other files passed over" if others else ""
-    return Collection(
+    return Dataset(
         name=name,
-        items=torch.from_numpy(items),
-        labels=labels,
-        item_classes=classes,
-        piece=Piece(shape=(depth, height, width)),
-        divide=partial(share_out, name=name, patients=torch.arange(len(files)), shares=shares),
+        x=torch.from_numpy(items),
+        y=labels,
+        structure=image_structure((depth, height, width)),
+        classes=classes,
         target="class",
         source=f"The folder {Path(folder).name}: {len(files):,} pictures{passed_over}.",
-        bounds=(0.0, 1.0),
+        divide=partial(share_out, name=name, patients=torch.arange(len(files)), shares=shares),
     )
 
 
@@ -641,7 +640,7 @@ def sixteen_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(values)
 
 
-PICTURES: dict[str, Callable[[Path | None], Collection]] = {
+PICTURES: dict[str, Callable[[Path | None], Dataset]] = {
     "mnist": mnist,
     "cifar10": cifar10,
     "oct": retinal_scans,

@@ -40,7 +40,6 @@ from r2et.core.naming import nearest
 from r2et.core.ranking import distinct_sets, order, precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Split
-from r2et.data.collection import Collection
 from r2et.evaluation.rendering import drawn_decisions
 from r2et.explainers import (
     Explainer,
@@ -192,7 +191,7 @@ def evaluate(
         attacks[APPLICANT] = changed.x
         decisions = decision_records(model, split, y, changed, person, settings)
         buys = what_it_buys(person)
-    elif isinstance(split.dataset, Collection) and walks:
+    elif not split.dataset.tabular and walks:
         decisions = drawn_decisions(
             model,
             split,
@@ -212,7 +211,7 @@ def evaluate(
         if metric not in REMOVING or task.features is not None:
             values[metric] = METRICS[metric].measure(case)
     for name, walk in walks.items():
-        if isinstance(split.dataset, Collection) and walk.last is not None:
+        if not split.dataset.tabular and walk.last is not None:
             values |= at_the_end(name, walk, model, x, y, settings.k, task)
     if settings.noise:
         values["noise precision@k"] = noise_precision(model, x, y, settings, task, seed)
@@ -223,11 +222,11 @@ def evaluate(
         values[f"strong gauge-free {PER_ATTACK[0]}"] = aimed(model, x, y).precision
     flippable = flip_attack(radius=settings.small_radius, threat=task.threat)(model, x, y)
     values["flippable"] = flippable.double()
-    if split.dataset.one_hot:
+    if split.dataset.structure.one_hot:
         with torch.no_grad():
             margins = input_gradient(model, x, y, "margin")
-        values["null share"] = off_data_share(margins, split.dataset.one_hot)
-    if split.dataset.exchangeable:
+        values["null share"] = off_data_share(margins, split.dataset.structure.one_hot)
+    if split.dataset.structure.exchangeable:
         measured = {metric: METRICS[metric].measure(case) for metric in EXCHANGED}
         # Of a person with hardly any exchange to make, nothing can be ordered.
         values |= {metric: each[known] for metric, each in measured.items()
@@ -251,8 +250,8 @@ def evaluate(
     measures["clean AUC"] = auc(model, whole, labels)
     if labels.max() > 1:
         measures["accuracy"] = accuracy(model, whole, labels)
-    if isinstance(split.dataset, Collection) and split.dataset.pairs:
-        first = split.dataset.labels[split.test.rows[:, 0]].to(labels.device)
+    if split.dataset.structure.pairs:
+        first = split.dataset.y[split.test.rows[:, 0]].to(labels.device)
         measures["within-class AUC"] = auc_within(model, whole, labels, first)
     if EXCHANGED[0] in values:
         measures[WITHOUT] = 1 - len(values[EXCHANGED[0]]) / len(x)
@@ -321,15 +320,13 @@ def looked_at(
 
 def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> Task:
     """What an evaluation attacks on data of this kind."""
-    kind, dataset = PERTURBATIONS[settings.norm], split.dataset
-    if not isinstance(dataset, Collection):
-        return Task(explain=explain, threat=kind())
-    features = dataset.explained if explains_input(explain) else None
+    kind, structure = PERTURBATIONS[settings.norm], split.dataset.structure
+    features = structure.explained if explains_input(explain) else None
     shift = split.scale.shift
     bounds = None
-    if dataset.bounds is not None:
-        low, high = (each - shift for each in dataset.bounds)
-        bounds = (low.flatten(), high.flatten()) if dataset.pairs else (low, high)
+    if structure.bounds is not None:
+        low, high = (each - shift for each in structure.bounds)
+        bounds = (low, high)
     outputs = pair_and_singles if settings.singles else prediction
     return Task(explain=explain, threat=kind(bounds=bounds), outputs=outputs, features=features)
 
@@ -364,7 +361,7 @@ def case_of(
         sizes=shares_of(n) if settings.shares else None,
         groups=task.features or None,
         probes=settings.probes,
-        categories=split.dataset.exchangeable,
+        categories=split.dataset.structure.exchangeable,
     )
 
 
@@ -417,7 +414,7 @@ def _gauge_free(explain: Explainer, split: Split) -> Explainer:
             "a gauge-free explanation takes an explainer with the choice `one_hot`: give one of "
             "EXPLAINERS, or leave out gauge_free."
         )
-    return replace(explain, one_hot=split.dataset.one_hot)
+    return replace(explain, one_hot=split.dataset.structure.one_hot)
 
 
 def build_attack(
@@ -596,8 +593,8 @@ def decision_records(
     return [
         {
             "row": int(split.test.rows[number]),
-            "predicted": split.dataset.classes[int(y[number])],
-            "actual": split.dataset.classes[int(split.test.y[number])],
+            "predicted": split.classes[int(y[number])],
+            "actual": split.classes[int(split.test.y[number])],
             "probability": [float(each[number]) for each in sure],
             "cost": float(threat.cost(attacked.x[number : number + 1], x[number : number + 1])),
             "precision": float(attacked.precision[number]),
@@ -611,7 +608,7 @@ def decision_records(
 
 def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
     """Each attribute of an applicant in words before and after, and by how much it was moved."""
-    dataset = split.table
+    dataset = split.dataset
     before, after = (dataset.describe(split.scale.undo(each.cpu())) for each in (x, attacked))
     moved = dict.fromkeys(dataset.group_names, 0.0)
     for feature, change in zip(dataset.features, (attacked - x).tolist(), strict=True):
@@ -630,7 +627,7 @@ def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
 def reasons(split: Split, saliency: Tensor, k: int) -> list[dict[str, Any]]:
     """The top-k features of one explanation with their share of its total, first to last."""
     total = float(saliency.sum())
-    names = [feature.name for feature in split.table.features]
+    names = [feature.name for feature in split.dataset.features]
     return [
         {"name": names[number], "share": float(saliency[number]) / total if total else 0.0}
         for number in order(saliency)[:k].tolist()

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from r2et.attacks.records import AttackResult
 from r2et.core.inputs import Piece
 from r2et.core.ranking import order
-from r2et.data.collection import Collection
-from r2et.data.dataset import Split
+from r2et.data.dataset import Dataset, Split
 from r2et.explainers import log_odds
 from r2et.perturbations import PerturbationSet
 
@@ -33,17 +32,17 @@ class RenderSpec:
     name: Callable[[int], str]
 
     @classmethod
-    def of(cls, dataset: Collection, features: int) -> "RenderSpec":
-        """How the items of a collection are drawn, of explanations with so many features."""
-        kind = "network" if dataset.piece.symmetric else "picture"
-        low, high = dataset.bounds or (float(dataset.items.min()), float(dataset.items.max()))
+    def of(cls, dataset: Dataset, features: int) -> "RenderSpec":
+        """How the items of a data set are drawn, of explanations with so many features."""
+        structure = dataset.structure
+        low, high = structure.bounds or (float(dataset.x.min()), float(dataset.x.max()))
         return cls(
-            kind=kind if features == dataset.n else "concept",
-            piece=dataset.piece,
-            count=2 if dataset.pairs else 1,
+            kind=structure.kind if features == structure.n else "concept",
+            piece=structure.piece,
+            count=2 if structure.pairs else 1,
             low=low,
             high=high,
-            name=dataset.feature_name,
+            name=structure.feature_name,
         )
 
 
@@ -88,21 +87,19 @@ def drawn_decisions(
     k: int,
 ) -> list[dict[str, Any]]:
     """The first decisions attacked of the test part, `drawn` before and after."""
-    dataset = split.dataset
-    assert isinstance(dataset, Collection)
     count = min(count, len(attacked.x))
     x = split.test.x[:count].to(attacked.x)
     with torch.no_grad():
         sure = [torch.sigmoid(log_odds(model(each), y[:count])) for each in (x, attacked.x[:count])]
-    look = RenderSpec.of(dataset, attacked.before.shape[-1])
+    look = RenderSpec.of(split.dataset, attacked.before.shape[-1])
     found = []
     for number in range(count):
         was, now = x[number : number + 1], attacked.x[number : number + 1]
         found.append(
             {
                 "row": split.test.rows[number].tolist(),
-                "predicted": dataset.classes[int(y[number])],
-                "actual": dataset.classes[int(split.test.y[number])],
+                "predicted": split.classes[int(y[number])],
+                "actual": split.classes[int(split.test.y[number])],
                 "probability": [float(each[number]) for each in sure],
                 "cost": float(threat.cost(now, was)),
                 "precision": float(attacked.precision[number]),

@@ -35,7 +35,7 @@ from r2et.auditing.models import made
 from r2et.core.naming import briefly, nearest
 from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.core.rng import stream
-from r2et.data import Collection, Dataset, Split
+from r2et.data import Dataset, Split
 from r2et.evaluation.evaluate import (
     DTYPES,
     EvaluationSettings,
@@ -240,7 +240,7 @@ def _quantile(values: Tensor, at: float) -> Tensor:
 
 
 def given_model(
-    dataset: Dataset | Collection, model: str | None, weights: Path | None, seed: int
+    dataset: Dataset, model: str | None, weights: Path | None, seed: int
 ) -> tuple[nn.Module, Split]:
     """The model to attack and the split whose test part it has not seen.
 
@@ -277,7 +277,7 @@ def given_model(
     return found, dataset.split(int(recipe_of.get("seed", seed)))
 
 
-def check_request(settings: LabSettings, dataset: Dataset | Collection) -> None:
+def check_request(settings: LabSettings, dataset: Dataset) -> None:
     """Refuse what cannot be attacked so, before any time is spent on a model."""
     check_k(settings.k, dataset.n)
     split = dataset.split(settings.seed)
@@ -288,10 +288,10 @@ def check_request(settings: LabSettings, dataset: Dataset | Collection) -> None:
 def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explainer:
     """The explainer asked for, with its choices."""
     choices: dict[str, Any] = {"of": settings.of}
-    if isinstance(split.dataset, Collection):
-        choices["groups"] = split.dataset.explained
+    if split.dataset.structure.explained:
+        choices["groups"] = split.dataset.structure.explained
     if settings.gauge_free:
-        choices["one_hot"] = split.dataset.one_hot
+        choices["one_hot"] = split.dataset.structure.one_hot
     explain = EXPLAINERS[settings.explainer]
     if isinstance(explain, SmoothGrad):
         choices["seed"] = seed
@@ -357,7 +357,7 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
     model, found = _readied(model, split)
     whole, labels = _test_part(model, split)
     x, truth = whole[: settings.examples], labels[: settings.examples]
-    y = predicted(model, x)
+    y, structure = predicted(model, x), split.dataset.structure
     explain, threat = explainer_of(settings, split), threat_of(settings, split)
     curve = attack_curve(
         lambda radius: attack_at(settings, radius, explain, threat),
@@ -378,10 +378,8 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         examples_auc=(auc(model, x, truth), auc(model, curve.x[-1], truth))
         if len(truth.unique()) > 1
         else None,
-        off_data_share=float(off_data_share(margins.flatten(1), split.dataset.one_hot).mean()),
-        exchanges=exchange_agreement(
-            model, x, y, split.dataset.exchangeable, explain=explain
-        ).mean(),
+        off_data_share=float(off_data_share(margins.flatten(1), structure.one_hot).mean()),
+        exchanges=exchange_agreement(model, x, y, structure.exchangeable, explain=explain).mean(),
         ties=float(ties(curve.before, settings.k).double().mean()),
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),
@@ -426,7 +424,7 @@ def _readied(model: nn.Module, split: Split) -> tuple[nn.Module, tuple[Finding, 
         model = copy.deepcopy(model).double().eval()
         x = _test_part(model, split)[0][:PROBES]
         check_inputs(model, x)
-        if isinstance(split.dataset, Collection):
+        if not split.dataset.tabular:
             moves = L2Ball(radius=BESIDE).offsets(one_of(x), len(x), stream(0, "preflight"))
             x = x + moves
         model, found = cleared(model, x)
@@ -576,5 +574,5 @@ def _named(split: Split, x: Tensor) -> dict[str, float]:
     """A model input in original units, by the names of its columns."""
     values = split.scale.undo(x.cpu()).tolist()
     return {
-        feature.name: value for feature, value in zip(split.table.features, values, strict=True)
+        feature.name: value for feature, value in zip(split.dataset.features, values, strict=True)
     }

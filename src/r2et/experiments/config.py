@@ -18,7 +18,7 @@ from r2et.core.limits import content_of, toml_of
 from r2et.core.naming import nearest
 from r2et.core.rng import stream
 from r2et.core.settings import WORDS, settings_from
-from r2et.data import Collection, Dataset
+from r2et.data import Dataset
 from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS
@@ -112,12 +112,11 @@ class ExplainerPlan:
         x = torch.zeros(1, 2)
         self.build()(MODELS["logistic"](2, generator=stream(0, "unused")), x, x[:, 0].long())
 
-    def build(self, features: Sequence[int] | None = None) -> Explainer:
+    def build(self, features: Sequence[int] = ()) -> Explainer:
         """The explainer itself, its scores those of `features`, one for each number, if given."""
         if self.name in CONCEPTS:
             return replace(CONCEPTS[self.name], **self.settings)
-        groups = None if features is None else tuple(features)
-        return replace(EXPLAINERS[self.name], groups=groups, **self.settings)
+        return replace(EXPLAINERS[self.name], groups=tuple(features) or None, **self.settings)
 
 
 def _numbers_and_texts(explain: InputExplainer | Activations) -> dict[str, type]:
@@ -313,13 +312,14 @@ def _files() -> frozenset[str]:
     return frozenset(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
-def recipe_for(dataset: Dataset | Collection) -> str:
+RECIPES = {"table": "converged", "picture": "pictures", "network": "networks"}
+
+
+def recipe_for(dataset: Dataset) -> str:
     """The name of the recipe that is meant for data of a kind, unless another is asked for."""
-    if isinstance(dataset, Dataset):
-        return "converged"
-    if f"paper.{dataset.name}.toml" in _files():
+    if not dataset.tabular and f"paper.{dataset.name}.toml" in _files():
         return "paper"
-    return "networks" if dataset.piece.symmetric else "pictures"
+    return RECIPES[dataset.structure.kind]
 
 
 def load_recipe(name: str, dataset: str) -> Recipe:

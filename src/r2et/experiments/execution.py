@@ -21,7 +21,7 @@ import torch
 from r2et.core.files import append_rows, clear_aside, held, read_rows, write_aside, write_text
 from r2et.core.naming import nearest
 from r2et.core.ranking import check_k
-from r2et.data import DATASETS, Collection, Dataset
+from r2et.data import DATASETS, Dataset
 from r2et.data import load as load_embedded
 from r2et.experiments.config import VANILLA, MethodPlan, Recipe, load_recipe
 from r2et.experiments.runner import (
@@ -71,8 +71,8 @@ class Plan:
     They are the numbers below `seeds` without the first `skip` of them.
     """
 
-    dataset: Dataset | Collection
-    source: Callable[[], Dataset | Collection]
+    dataset: Dataset
+    source: Callable[[], Dataset]
     recipe: Recipe
     seeds: int
     skip: int = 0
@@ -87,7 +87,7 @@ def sweep(
     jobs: int = 1,
     seeds: int | None = None,
     only: Sequence[str] | None = None,
-    load: Callable[[str], Dataset | Collection] = load_embedded,
+    load: Callable[[str], Dataset] = load_embedded,
     on_progress: OnProgress = lambda progress: None,
 ) -> list[Row]:
     """The rows of a recipe on all its data sets, a row for each data set, seed and method.
@@ -106,7 +106,7 @@ def sweep(
 
 
 def run(
-    dataset: Dataset | Collection,
+    dataset: Dataset,
     recipe: Recipe,
     *,
     seeds: int,
@@ -125,7 +125,7 @@ def run(
         return _carry_out([plan], out, runner, on_progress)
 
 
-def _itself(dataset: Dataset | Collection) -> Dataset | Collection:
+def _itself(dataset: Dataset) -> Dataset:
     return dataset
 
 
@@ -133,7 +133,7 @@ def _plans(
     recipe: Recipe | str,
     seeds: int | None,
     only: Sequence[str] | None,
-    load: Callable[[str], Dataset | Collection],
+    load: Callable[[str], Dataset],
 ) -> list[Plan]:
     """What is to be done for each data set, all of it refused before any of it begins."""
     whole = load_recipe(recipe, "") if isinstance(recipe, str) else recipe

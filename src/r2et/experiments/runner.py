@@ -27,7 +27,6 @@ from r2et.core.autograd import eval_mode
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data import Dataset, Split
-from r2et.data.collection import Collection
 from r2et.evaluation.evaluate import DTYPES, build_attack, evaluate, rows_at_once, task_of
 from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
 from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
@@ -51,8 +50,8 @@ NETWORKS: dict[str, Callable[[Dataset, Recipe], dict[str, Any]]] = {
         "activation": recipe.activation,
     },
     "structured": lambda dataset, recipe: {
-        "numeric": list(dataset.numeric),
-        "one_hot": [list(group) for group in dataset.one_hot],
+        "numeric": list(dataset.structure.numeric),
+        "one_hot": [list(group) for group in dataset.structure.one_hot],
     },
 }
 """What a network of MODELS is built with, besides the numbers of inputs and classes."""
@@ -83,7 +82,7 @@ def code_digest() -> str:
 
 
 @lru_cache(maxsize=16)
-def data_digest(dataset: Dataset | Collection) -> str:
+def data_digest(dataset: Dataset) -> str:
     """The digest of a data set, computed once."""
     return dataset.digest
 
@@ -92,7 +91,7 @@ def data_digest(dataset: Dataset | Collection) -> str:
 class Work:
     """What a unit is about, and what a worker must agree on: the data and the source files."""
 
-    source: Callable[[], Dataset | Collection]
+    source: Callable[[], Dataset]
     data: str
     recipe: Recipe
     seed: int
@@ -162,16 +161,16 @@ def label_of(method: str) -> str:
     return LABELS[method] if method in LABELS else entry_of(method).label
 
 
-def network_plan(dataset: Dataset | Collection, recipe: Recipe, method: str) -> dict[str, Any]:
+def network_plan(dataset: Dataset, recipe: Recipe, method: str) -> dict[str, Any]:
     """The entry of MODELS that a method trains, and its settings: enough to build it again."""
-    if isinstance(dataset, Collection):
-        return _collection_plan(dataset, recipe, method)
+    if not dataset.tabular:
+        return _items_plan(dataset, recipe, method)
     name = entry_of(method).model
     sizes = {"inputs": dataset.n, "classes": len(dataset.classes)}
     return {"name": name, **sizes, **NETWORKS[name](dataset, recipe)}
 
 
-def _collection_plan(dataset: Collection, recipe: Recipe, method: str) -> dict[str, Any]:
+def _items_plan(dataset: Dataset, recipe: Recipe, method: str) -> dict[str, Any]:
     """The plan of a network of pictures, of networks, or of pairs of them."""
     if recipe.network is None:
         raise ValueError(
@@ -185,13 +184,13 @@ def _collection_plan(dataset: Collection, recipe: Recipe, method: str) -> dict[s
         )
     offered = inspect.signature(MODELS[recipe.network.name]).parameters
     known = {
-        "classes": len(dataset.item_classes),
-        "nodes": dataset.piece.shape[0],
-        "channels": dataset.piece.shape[0],
-        "inputs": dataset.piece.size,
+        "classes": len(dataset.classes),
+        "nodes": dataset.structure.piece.shape[0],
+        "channels": dataset.structure.piece.shape[0],
+        "inputs": dataset.structure.piece.size,
     }
     told = {name: value for name, value in known.items() if name in offered}
-    pieces = {"pieces": [list(dataset.items.shape[1:])] * 2} if dataset.pairs else {}
+    pieces = {"pieces": [list(dataset.x.shape[1:])] * 2} if dataset.structure.pairs else {}
     return {"name": recipe.network.name, **told, **pieces, **recipe.network.settings}
 
 
@@ -219,7 +218,7 @@ def network(split: Split, plan: Mapping[str, Any]) -> nn.Module:
     return build(plan, stream(split.seed, split.dataset.name, "init"))
 
 
-def unit_print(dataset: Dataset | Collection, recipe: Recipe, plan: MethodPlan) -> str:
+def unit_print(dataset: Dataset, recipe: Recipe, plan: MethodPlan) -> str:
     """A fingerprint of all that trains and judges the models of a unit.
 
     How the test part is measured does not change them. The whole grid does: networks trained
@@ -235,7 +234,7 @@ def unit_print(dataset: Dataset | Collection, recipe: Recipe, plan: MethodPlan) 
         fitting,
         recipe.least_steps,
         evaluation.k,
-        None if isinstance(dataset, Dataset) else explained,
+        None if dataset.tabular else explained,
     ]
     judges: list[Any] = [
         recipe.select_by,
@@ -262,7 +261,7 @@ def retrains(recipe: Recipe, method: str) -> bool:
     return recipe.schema == RETRAIN and method != VANILLA
 
 
-def row_key(dataset: Dataset | Collection, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
+def row_key(dataset: Dataset, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
     """What identifies a row: data, recipe, seed, method and the settings it was chosen from."""
     return fingerprint(data_digest(dataset), recipe.digest, seed, plan.name, plan.grid)
 
@@ -355,20 +354,18 @@ def with_single_head(model: nn.Module, split: Split) -> nn.Module:
     """A Siamese network that also tells the class of single items, others as they are."""
     if not (isinstance(model, Joined) and isinstance(model.model, Siamese)):
         return model
-    assert isinstance(split.dataset, Collection)
-    items, labels = split.dataset.training_items(split.seed)
-    return Joined(fit_single_head(model.model, items, labels), model.inputs)
+    return Joined(fit_single_head(model.model, *split.training_items), model.inputs)
 
 
 def linear_control(split: Split) -> nn.Module:
     """The network without a bend that a stability figure must be seen beside."""
     dataset, train = split.dataset, split.train
-    if isinstance(dataset, Dataset):
+    if dataset.tabular:
         return fitted_logistic(train.x, train.y)
-    if not dataset.pairs:
+    if not dataset.structure.pairs:
         flat = fitted_logistic(train.x.flatten(1), train.y, penalty=PICTURE_PENALTY)
         return nn.Sequential(nn.Flatten(), *flat)
-    items, labels = dataset.training_items(split.seed)
+    items, labels = split.training_items
     product = fitted_product(items.flatten(1), labels, train.x, train.y, penalty=PICTURE_PENALTY)
     return Joined(product, Inputs(pieces=(Piece(shape=(items[0].numel(),)),) * 2))
 
@@ -382,7 +379,7 @@ def trained(
     """
     begin = _scratch(split, recipe, plan) if vanilla is None else _retrain(split, recipe, vanilla)
     found: dict[int, Trained] = {}
-    apart = isinstance(split.dataset, Collection) or recipe.fit.ramp > 0
+    apart = not split.dataset.tabular or recipe.fit.ramp > 0
     for places in together(plan, recipe.evaluation.k, apart):
         alike = [plan.grid[place] for place in places]
         found |= zip(places, begin.fit(entry_of(plan.name), alike, split), strict=True)
@@ -467,19 +464,19 @@ def _scratch(split: Split, recipe: Recipe, plan: MethodPlan) -> Beginning:
     )
 
 
-def trained_explanation(dataset: Dataset | Collection, recipe: Recipe) -> Explainer | None:
+def trained_explanation(dataset: Dataset, recipe: Recipe) -> Explainer | None:
     """What methods widen and keep: of tables the absolute gradient, which they take by themselves.
 
     Of pictures and networks what is measured, unless the recipe says otherwise.
     """
-    if isinstance(dataset, Dataset):
+    if dataset.tabular:
         return None
-    return (recipe.trained or recipe.explainer).build(dataset.explained)
+    return (recipe.trained or recipe.explainer).build(dataset.structure.explained)
 
 
-def measured_explanation(dataset: Dataset | Collection, recipe: Recipe) -> Explainer:
+def measured_explanation(dataset: Dataset, recipe: Recipe) -> Explainer:
     """What is attacked and measured."""
-    return recipe.explainer.build(None if isinstance(dataset, Dataset) else dataset.explained)
+    return recipe.explainer.build(dataset.structure.explained)
 
 
 def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
@@ -517,7 +514,7 @@ def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tu
 
     On copies, what is trained explained; models of tables are attacked as one.
     """
-    if isinstance(split.dataset, Collection) and len(models) > 1:
+    if not split.dataset.tabular and len(models) > 1:
         return [each for model in models for each in judged([model], split, recipe)]
     if not models:
         return []
@@ -542,7 +539,7 @@ def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tu
 
 
 def row_head(
-    dataset: Dataset | Collection,
+    dataset: Dataset,
     recipe: Recipe,
     seed: int,
     plan: MethodPlan,
@@ -571,7 +568,7 @@ def row_head(
         "failures": [{"settings": each.settings, "problem": each.problem} for each in failures],
         "floor": floor,
         "selected by": recipe.select_by,
-        "stand_in": dataset.stand_in if isinstance(dataset, Collection) else "",
+        "stand_in": dataset.stand_in,
         "passed": plan.name == LINEAR or chosen is not None,
         "chosen": None if chosen is None else chosen.settings,
         "valid": None if chosen is None else asdict(chosen),
