@@ -6,10 +6,10 @@ import torch
 
 import r2et
 
-table = r2et.read_csv(sys.argv[1], target=sys.argv[2])
-split = table.split(seed=0)
+data = r2et.read_csv(sys.argv[1], target=sys.argv[2])
+split = data.split(seed=0)
 model = torch.nn.Sequential(
-    torch.nn.Linear(table.n, 32), torch.nn.LeakyReLU(), torch.nn.Linear(32, len(table.classes))
+    torch.nn.Linear(data.n, 32), torch.nn.LeakyReLU(), torch.nn.Linear(32, len(data.classes))
 )
 model, history = r2et.fit(
     model,
@@ -22,8 +22,8 @@ print(f"validation AUC {history[-1].valid_auc:.3f}")
 
 x = split.test.x[:1]
 y = r2et.predicted(model, x)
-scores = r2et.Gradient(groups=table.groups)(model, x, y)[0]
-print("the first test row:", table.describe(table.x[split.test.rows[0]]))
-print("predicted:", table.classes[int(y)])
+scores = r2et.Gradient(groups=data.table.groups)(model, x, y)[0]
+print("the first test row:", data.describe(data.x[split.test.rows[0]]))
+print("predicted:", data.classes[int(y)])
 for number in scores.argsort(descending=True)[:3].tolist():
-    print(f"  {table.group_names[number]}: {scores[number] / scores.sum():.0%} of the explanation")
+    print(f"  {data.group_names[number]}: {scores[number] / scores.sum():.0%} of the explanation")
