@@ -23,6 +23,7 @@ import tempfile
 import time
 import traceback
 import types
+import unittest.mock
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -395,12 +396,13 @@ def results(place: Place) -> list[str]:
     return ["report", str(folder), "--out", str(place.out), *form]
 
 
-def ledgers(place: Place) -> list[str]:
+def stores(place: Place) -> list[str]:
     draw = place.draw
     begun = draw.choice(("finished", "begun"))
     shutil.copytree(place.bases / begun, place.out)
     path = draw.choice(sorted(each for each in place.out.iterdir() if each.is_file()))
-    mutate = mutated_text if path.suffix == ".csv" else mutated_rows
+    kinds = {".csv": mutated_text, ".sqlite": mutated_bytes}
+    mutate = kinds.get(path.suffix, mutated_rows)
     path.write_bytes(mutate(path.read_bytes() or b"\n", draw))
     if draw.random() < 0.2:
         draw.choice(sorted(place.out.iterdir())).unlink()
@@ -457,7 +459,7 @@ KINDS: dict[str, tuple[Callable[[Place], list[str]], int]] = {
     "MATLAB": (matlab, 2),
     "pictures": (pictures, 6),
     "rows of results": (results, 6),
-    "ledgers": (ledgers, 8),
+    "stores": (stores, 8),
     "options": (options, 6),
 }
 
@@ -559,18 +561,20 @@ def write_bases(folder: Path) -> None:
     (folder / "recipe.json").write_text('{"line": "x", "name": "paper"}\n')
 
 
-def write_ledgers(folder: Path) -> None:
+def write_stores(folder: Path) -> None:
     """A finished audit and one that was stopped."""
     place = Place(bases=folder, given=folder, out=folder / "finished", draw=random.Random(0))
     words = place.audit(folder / "table.csv", "fuzzed:table", "--target", "default")
     code = command(words)
     assert code == 0, code
-    shutil.copytree(folder / "finished", folder / "begun")
-    journal = (folder / "begun" / "journal.jsonl").read_text().splitlines(keepends=True)
-    told = json.loads((folder / "begun" / "audit.json").read_text())["decisions"]
-    (folder / "begun" / "told.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
-    (folder / "begun" / "journal.jsonl").write_text("".join(journal[:-1]))
-    (folder / "begun" / "audit.json").unlink()
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    place = dataclasses.replace(place, out=folder / "begun")
+    with unittest.mock.patch.object(importlib.import_module("r2et.auditing"), "write_table", stop):
+        command(place.audit(folder / "table.csv", "fuzzed:table", "--target", "default"))
+    assert (folder / "begun" / "audit.sqlite").exists()
 
 
 # --- running a case -----------------------------------------------------------------------------
@@ -762,7 +766,7 @@ def prepared(folder: Path) -> Path:
     """A folder of unspoilt files, made in processes of their own that leave no threads here."""
     bases = folder / "bases"
     bases.mkdir()
-    for write in (write_bases, write_ledgers):
+    for write in (write_bases, write_stores):
         pid = os.fork()
         if pid == 0:
             code = 1

@@ -6,16 +6,19 @@
 import csv
 import multiprocessing
 import resource
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from r2et.auditing import Table, audit
+from r2et.auditing.store import FILE
 from r2et.core.rng import stream
 
 FEATURES, BLOCK, CHUNK, EPSILON, LIMIT = 30, 10_000, 2_000, 0.1, 1.5
@@ -59,11 +62,11 @@ def main(rows: int) -> int:
         table = Path(folder) / "decisions.csv"
         killed = multiprocessing.Process(target=audited, args=(rows, folder, told))
         killed.start()
-        while killed.is_alive() and lines(table) < rows // 3:
+        while killed.is_alive() and kept(folder) < rows // 3:
             time.sleep(1)
         killed.kill()
         killed.join()
-        held = lines(table)
+        held = kept(folder)
         resumed = multiprocessing.Process(target=audited, args=(rows, folder, told))
         resumed.start()
         first, last = told.get()
@@ -78,12 +81,14 @@ def main(rows: int) -> int:
     return 0 if whole and last - first <= LIMIT else 1
 
 
-def lines(path: Path) -> int:
-    """How many rows a file has, 0 if it is not there yet."""
-    if not path.exists():
+def kept(folder: str) -> int:
+    """How many decisions an audit that goes on has kept so far."""
+    try:
+        with closing(sqlite3.connect(f"file:{folder}/{FILE}?mode=ro", uri=True)) as store:
+            found: int = store.execute("SELECT COUNT(*) FROM decisions").fetchone()[0]
+    except sqlite3.OperationalError:  # not there yet, or being written to
         return 0
-    with path.open("rb") as file:
-        return max(0, sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b"")) - 1)
+    return found
 
 
 if __name__ == "__main__":

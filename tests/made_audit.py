@@ -36,7 +36,7 @@ NAMES = ("my-net", "steady-net", "third-net", "fourth-net", "fifth-net")
 
 def verdict_at(decision: Audit, epsilon: float) -> str:
     """The verdict that the two radii of a decision give at a length."""
-    proved, broken = decision["certified radius"], decision["broken radius"]
+    proved, broken = decision["certified_radius"], decision["broken_radius"]
     if decision["unbounded"] or proved >= epsilon:
         return "certified"
     return "broken" if broken is not None and broken <= epsilon else "undetermined"
@@ -50,7 +50,7 @@ def made_audit(decisions: int = 120, *, models: int = 1, attack: bool = True, k:
         for decision in _decisions(decisions, model, attack=attack, k=k)
     ]
     return {
-        "schema": "r2et-audit/1",
+        "schema": "r2et-audit/2",
         "created": "2026-11-16T08:00:00Z",
         "version": "0.1.0",
         "hashes": {
@@ -66,10 +66,7 @@ def made_audit(decisions: int = 120, *, models: int = 1, attack: bool = True, k:
             "explained": "probability",
             "attack": "strong" if attack else "none",
             "seed": 0,
-            "gauge free": True,
-            "immutable": ["age", "gender"],
-            "unit of eps": "the whole range of a number, from its least to its greatest value; "
-            "a category counts 1 when it is fully swapped",
+            "project_one_hot": True,
         },
         "data": {
             "name": "credit.csv",
@@ -85,6 +82,10 @@ def made_audit(decisions: int = 120, *, models: int = 1, attack: bool = True, k:
             ],
             "classes": list(CLASSES),
             "target": "decision",
+            "kind": None,
+            "immutable": ["age", "gender"],
+            "unit_of_eps": "the whole range of a number, from its least to its greatest value; "
+            "a category counts 1 when it is fully swapped",
         },
         "models": [
             _model(name, place, [each for each in told if each["model"] == place], attack=attack)
@@ -127,24 +128,28 @@ def _decision(row: int, model: int, *, attack: bool, k: int) -> Audit:
         "label": prediction if person.random() < 0.85 else CLASSES[prediction == CLASSES[0]],
         "prediction": prediction,
         "probability": probability,
-        "certified radius": None if unbounded else proved,
+        "certified_radius": None if unbounded else proved,
         "unbounded": unbounded,
-        "certified order radius": None if unbounded else round(proved * draw.random() * 0.4, 4),
-        "broken radius": radius,
-        "certified precision": [
+        "certified_order_radius": None if unbounded else round(proved * draw.random() * 0.4, 4),
+        "broken_radius": radius,
+        "certified_precision": [
             1.0 if unbounded else _kept(proved, epsilon, k, fast=True) for epsilon in EPSILONS
         ],
-        "attacked precision": [
+        "attacked_precision": [
             1.0 if radius is None else _kept(radius, epsilon, k, fast=False) for epsilon in EPSILONS
         ]
         if attack
         else None,
         "weakest": [ranked[k - 1][0], ranked[k][0]],
         "reasons": _reasons(ranked[:k], values, chosen),
+        "slopes": [score for _, score, _ in ranked[:k]],
+        "left": [] if radius is None else [ranked[k - 1][0]],
+        "entered": [] if radius is None else [ranked[k][0]],
+        "log_odds": [0.0, 0.0],
         "subgroup": {name: chosen[name] for name in SUBGROUPS},
-        "counter-example": None
+        "counter_example": None
         if radius is None
-        else _counter_example(draw, radius, ranked, values, chosen, prediction, probability, k),
+        else _counter_example(draw, radius, ranked, values, chosen, probability, k),
     }
     return decision | {"verdict": verdict_at(decision, TOLERANCE)}
 
@@ -202,7 +207,6 @@ def _counter_example(
     ranked: list[tuple[str, float, str]],
     values: dict[str, float],
     chosen: dict[str, str],
-    prediction: str,
     probability: float,
     k: int,
 ) -> Audit:
@@ -222,29 +226,26 @@ def _counter_example(
     left, entered = ranked[k - 1], ranked[k]
     order = [*ranked[: k - 1], (entered[0], left[1], entered[2])]
     return {
-        "radius": radius,
+        "changed": len(changes),
         "changes": [
             {"feature": name, "before": before, "after": after}
             for _, name, before, after in sorted(changes, reverse=True)
         ],
-        "prediction": prediction,
         "probability": round(0.5 + (probability - 0.5) * draw.uniform(0.6, 1.0), 4),
         "reasons": _reasons(order, moved, chosen),
-        "left": [left[0]],
-        "entered": [entered[0]],
-        "precision": (k - 1) / k,
+        "input": None,
     }
 
 
 def _model(name: str, place: int, told: list[Audit], *, attack: bool) -> Audit:
     counts = Counter(each["verdict"] for each in told)
     swaps = Counter(
-        (each["counter-example"]["left"][0], each["counter-example"]["entered"][0])
+        (each["left"][0], each["entered"][0])
         for each in told
-        if each["counter-example"] is not None
+        if each["counter_example"] is not None
     )
-    broken = [each["broken radius"] for each in told if each["broken radius"] is not None]
-    proved = [float("inf") if each["unbounded"] else each["certified radius"] for each in told]
+    broken = [each["broken_radius"] for each in told if each["broken_radius"] is not None]
+    proved = [float("inf") if each["unbounded"] else each["certified_radius"] for each in told]
     return {
         "name": name,
         "auc": 0.8843 - 0.0021 * place,
@@ -252,32 +253,32 @@ def _model(name: str, place: int, told: list[Audit], *, attack: bool) -> Audit:
         "counts": {each: counts[each] for each in ("certified", "broken", "undetermined")},
         "curve": {
             "epsilons": list(EPSILONS),
-            "certified precision": _means([each["certified precision"] for each in told]),
-            "attacked precision": _means([each["attacked precision"] for each in told])
+            "certified_precision": _means([each["certified_precision"] for each in told]),
+            "attacked_precision": _means([each["attacked_precision"] for each in told])
             if attack
             else None,
-            "certified share": [
+            "certified_share": [
                 _share([verdict_at(each, epsilon) == "certified" for each in told])
                 for epsilon in EPSILONS
             ],
-            "unbroken share": [
+            "unbroken_share": [
                 _share([verdict_at(each, epsilon) != "broken" for each in told])
                 for epsilon in EPSILONS
             ]
             if attack
             else None,
         },
-        "median certified radius": median(proved) if told else None,
-        "median broken radius": median(broken) if broken else None,
+        "median_certified_radius": median(proved) if told else None,
+        "median_broken_radius": median(broken) if broken else None,
         "thickness": {"mean": 0.913 + 0.02 * place, "least": 0.641},
         "faithfulness": {"dffot": 0.213, "comp": 0.172, "suff": 0.061},
-        "distinct sets": len({frozenset(r["feature"] for r in each["reasons"]) for each in told}),
+        "distinct_sets": len({frozenset(r["feature"] for r in each["reasons"]) for each in told}),
         "ties": 0,
         "flippable": 0.173 - 0.02 * place,
-        "null share": 0.09,
-        "exchange agreement": 0.921,
-        "exchange size": 0.815,
-        "without exchanges": 0,
+        "off_data_share": 0.09,
+        "exchange_agreement": 0.921,
+        "exchange_size": 0.815,
+        "without_exchanges": 0,
         "swaps": [
             {"left": left, "entered": entered, "count": count}
             for (left, entered), count in swaps.most_common(20)
@@ -310,8 +311,8 @@ def _subgroup(group: str, value: str, told: list[Audit], attack: bool) -> Audit:
         "value": value,
         "rows": len(told),
         **{each: counts[each] for each in ("certified", "broken", "undetermined")},
-        "certified precision": _mean([each["certified precision"][at] for each in told]),
-        "attacked precision": _mean([each["attacked precision"][at] for each in told])
+        "certified_precision": _mean([each["certified_precision"][at] for each in told]),
+        "attacked_precision": _mean([each["attacked_precision"][at] for each in told])
         if attack
         else None,
     }

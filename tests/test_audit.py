@@ -10,11 +10,14 @@ import re
 import runpy
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,16 +42,19 @@ from r2et.auditing import (
     Audit,
     AuditSettings,
     CsvTable,
+    Decision,
+    Progress,
     Table,
     audit,
     load_model,
     read_settings,
     settings_of,
 )
-from r2et.auditing.auditor import VERDICTS, verdict
 from r2et.auditing.classifiers import table_for
 from r2et.auditing.formatting import changes_in_words, value_in_words
+from r2et.auditing.records import VERDICTS, Change, verdict
 from r2et.auditing.sources import source_for
+from r2et.auditing.store import FILE
 from r2et.auditing.summary import quotas
 from r2et.cli import main
 from r2et.core.ranking import top_k_mask
@@ -140,177 +146,174 @@ def test_a_verdict_is_what_the_radii_say(
     assert verdict(certified, broken, tolerance) == expected
 
 
-def radii(decision: dict[str, Any]) -> tuple[float, float]:
-    proved = math.inf if decision["unbounded"] else decision["certified radius"]
-    broken = decision["broken radius"]
+def radii(decision: Decision) -> tuple[float, float]:
+    proved = math.inf if decision.unbounded else decision.certified_radius or 0.0
+    broken = decision.broken_radius
     return proved, math.inf if broken is None else broken
 
 
 def check_decisions(found: Audit) -> None:
     """Everything that must hold for each decision by itself."""
-    settings = found.record["settings"]
-    lengths, k = settings["epsilons"], settings["k"]
-    assert settings["tolerance"] in lengths
+    settings = found.settings
+    lengths, k = settings.epsilons, settings.k
+    assert settings.tolerance in lengths
     for decision in found.decisions:
         proved, broken = radii(decision)
         assert proved <= broken
-        assert decision["verdict"] == verdict(proved, broken, settings["tolerance"])
-        order = decision["certified order radius"]
+        assert decision.verdict == verdict(proved, broken, settings.tolerance)
+        order = decision.certified_order_radius
         assert order is None or 0 <= order <= proved
-        kept, left = decision["certified precision"], decision["attacked precision"]
-        assert kept == sorted(kept, reverse=True)
+        kept, left = decision.certified_precision, decision.attacked_precision
+        assert [*kept] == sorted(kept, reverse=True)
         assert [share == 1 for share in kept] == [proved >= length for length in lengths]
         if left is not None:
-            assert left == sorted(left, reverse=True)
+            assert [*left] == sorted(left, reverse=True)
             assert all(least <= most for least, most in zip(kept, left, strict=True))
             assert [share < 1 for share in left] == [broken <= length for length in lengths]
-        assert len(decision["reasons"]) == k
-        names = [each["feature"] for each in decision["reasons"]]
-        assert decision["weakest"][0] in names
-        assert decision["weakest"][1] not in names
-        assert (decision["counter-example"] is None) == (broken == math.inf)
+        assert len(decision.reasons) == k
+        names = [each.feature for each in decision.reasons]
+        assert decision.weakest[0] in names
+        assert decision.weakest[1] not in names
+        assert (decision.counter_example is None) == (broken == math.inf)
 
 
 def check_counter_examples(found: Audit, model: nn.Module, table: Table | CsvTable) -> int:
     """How many counter-examples there are, each tried again from its numbers."""
     [chunk] = table.chunks(10**6)
-    settings, columns = found.record["settings"], table.columns
-    region = PERTURBATIONS[settings["norm"]](scale=columns.reach)
+    settings, columns = found.settings, table.columns
+    region = PERTURBATIONS[settings.norm](scale=columns.reach)
     names = [feature.name for feature in columns.features]
     exact = copy.deepcopy(model).double().eval()
     count = 0
     for decision in found.decisions:
-        if (example := decision["counter-example"]) is None:
+        if (example := decision.counter_example) is None:
             continue
         count += 1
-        x = chunk.x[decision["row"]][None]
-        other = torch.tensor(example["input"], dtype=torch.float64)[None]
-        assert example["radius"] == decision["broken radius"]
-        assert float(region.cost(other, x)) == pytest.approx(example["radius"], rel=1e-9)
+        x = chunk.x[decision.row][None]
+        other = torch.tensor(example.input, dtype=torch.float64)[None]
+        assert float(region.cost(other, x)) == pytest.approx(decision.broken_radius, rel=1e-9)
         assert torch.equal(other[:, columns.reach == 0], x[:, columns.reach == 0])
         y = predicted(exact, x)
         assert torch.equal(predicted(exact, other), y)
-        assert example["prediction"] == decision["prediction"]
         sets = []
         for place in (x, other):
             place = place.clone().requires_grad_()
             probability = exact(place).log_softmax(-1)[0, int(y)]
             slope = torch.autograd.grad(probability, place)[0].abs()
-            shown = top_k_mask(slope, settings["k"])[0].tolist()
+            shown = top_k_mask(slope, settings.k)[0].tolist()
             sets.append({name for name, here in zip(names, shown, strict=True) if here})
-        assert sets[0] == {each["feature"] for each in decision["reasons"]}
-        assert sets[1] == {each["feature"] for each in example["reasons"]}
-        assert set(example["left"]) == sets[0] - sets[1] != set()
-        assert set(example["entered"]) == sets[1] - sets[0]
-        assert example["precision"] == len(sets[0] & sets[1]) / settings["k"]
-        assert 0 < len(example["changes"]) <= min(40, example["changed"])
-        for change in example["changes"]:
-            assert change["before"] != change["after"]
-            assert change["feature"] not in columns.immutable
+        assert sets[0] == {each.feature for each in decision.reasons}
+        assert sets[1] == {each.feature for each in example.reasons}
+        assert set(decision.left) == sets[0] - sets[1] != set()
+        assert set(decision.entered) == sets[1] - sets[0]
+        assert 0 < len(example.changes) <= min(40, example.changed)
+        for change in example.changes:
+            assert change.before != change.after
+            assert change.feature not in columns.immutable
     return count
 
 
 def test_the_radii_of_a_decision_agree_with_all_else(cancer: Audit) -> None:
     check_decisions(cancer)
-    assert {each["verdict"] for each in cancer.decisions} >= {"certified", "broken"}
+    assert {each.verdict for each in cancer.decisions} >= {"certified", "broken"}
 
 
 def test_counter_examples_break_what_they_say(cancer: Audit, cancer_net: nn.Sequential) -> None:
     table = cancer_table(immutable=["mean radius", "mean texture"])
     assert check_counter_examples(cancer, cancer_net, table) > 10
-    assert cancer.record["settings"]["immutable"] == ["mean radius", "mean texture"]
+    assert cancer.data.immutable == ("mean radius", "mean texture")
 
 
 def check_totals(found: Audit) -> None:
     """Every total of a model, added up again from the decisions told in full."""
-    settings = found.record["settings"]
-    lengths, attacked = settings["epsilons"], settings["attack"] != "none"
-    at = lengths.index(settings["tolerance"])
+    settings = found.settings
+    lengths, attacked = settings.epsilons, settings.attack != "none"
+    at = lengths.index(settings.tolerance)
     for number, model in enumerate(found.models):
-        told = [each for each in found.decisions if each["model"] == number]
+        told = [each for each in found.decisions if each.model == number]
         rows = len(told)
-        assert rows == found.record["data"]["rows"]
-        counts = Counter(each["verdict"] for each in told)
-        assert model["counts"] == {name: counts[name] for name in VERDICTS}
+        assert rows == found.data.rows
+        counts = Counter(each.verdict for each in told)
+        assert model.counts == {name: counts[name] for name in VERDICTS}
 
-        def mean(what: str, place: int, some: list[dict[str, Any]]) -> float:
-            return sum(each[what][place] for each in some) / len(some)
+        def mean(what: str, place: int, some: list[Decision]) -> float:
+            return sum(float(getattr(each, what)[place]) for each in some) / len(some)
 
-        curve = model["curve"]
+        curve = model.curve
         both = [radii(each) for each in told]
         for place, length in enumerate(lengths):
             proved = sum(certified >= length for certified, _ in both) / rows
-            assert curve["certified share"][place] == pytest.approx(proved)
-            kept = mean("certified precision", place, told)
-            assert curve["certified precision"][place] == pytest.approx(kept)
+            assert curve.certified_share[place] == pytest.approx(proved)
+            kept = mean("certified_precision", place, told)
+            assert curve.certified_precision[place] == pytest.approx(kept)
             if attacked:
                 standing = sum(broken > length for _, broken in both) / rows
-                assert curve["unbroken share"][place] == pytest.approx(standing)
-                left = mean("attacked precision", place, told)
-                assert curve["attacked precision"][place] == pytest.approx(left)
+                assert curve.unbroken_share[place] == pytest.approx(standing)
+                left = mean("attacked_precision", place, told)
+                assert curve.attacked_precision[place] == pytest.approx(left)
         middle = median(certified for certified, _ in both)
         expected = None if middle == math.inf else pytest.approx(middle)
-        assert model["median certified radius"] == expected
+        assert model.median_certified_radius == expected
         found_radii = [broken for _, broken in both if broken < math.inf]
-        assert model["median broken radius"] == (
+        assert model.median_broken_radius == (
             pytest.approx(median(found_radii)) if found_radii else None
         )
-        sets = {frozenset(reason["feature"] for reason in each["reasons"]) for each in told}
-        assert model["distinct sets"] == len(sets)
+        sets = {frozenset(reason.feature for reason in each.reasons) for each in told}
+        assert model.distinct_sets == len(sets)
         swaps: Counter[tuple[str, str]] = Counter()
         for each in told:
-            if (example := each["counter-example"]) is not None:
-                swaps.update(zip(example["left"], example["entered"], strict=True))
-        said = {(each["left"], each["entered"]): each["count"] for each in model["swaps"]}
+            swaps.update(zip(each.left, each.entered, strict=True))
+        said = {(each.left, each.entered): each.count for each in model.swaps}
         assert len(said) == min(20, len(swaps))
         assert said == {pair: swaps[pair] for pair in said}
         assert sorted(said.values()) == sorted(swaps.values())[-len(said) :] if said else not swaps
-        for each in model["subgroups"]:
-            some = [one for one in told if one["subgroup"][each["group"]] == each["value"]]
-            assert each["rows"] == len(some)
+        for each in model.subgroups:
+            some = [one for one in told if one.subgroup[each.group] == each.value]
+            assert each.rows == len(some)
             for name in VERDICTS:
-                assert each[name] == sum(one["verdict"] == name for one in some)
-            kept = mean("certified precision", at, some)
-            assert each["certified precision"] == pytest.approx(kept)
-        if found.record["data"]["target"] is not None and told[0]["label"] is not None:
-            right = sum(each["label"] == each["prediction"] for each in told) / rows
-            assert model["accuracy"] == pytest.approx(right)
-            second = found.record["data"]["classes"][1]
+                assert getattr(each, name) == sum(one.verdict == name for one in some)
+            kept = mean("certified_precision", at, some)
+            assert each.certified_precision == pytest.approx(kept)
+        if found.data.target is not None and told[0].label is not None:
+            right = sum(each.label == each.prediction for each in told) / rows
+            assert model.accuracy == pytest.approx(right)
+            second = found.data.classes[1]
             scores = [
-                each["probability"] if each["prediction"] == second else 1 - each["probability"]
+                each.probability if each.prediction == second else 1 - each.probability
                 for each in told
             ]
-            labels = [each["label"] == second for each in told]
+            labels = [each.label == second for each in told]
             area = pytest.approx(roc_auc_score(labels, scores), abs=1e-3) if any(labels) else None
-            assert model["auc"] == area
+            assert model.auc == area
 
 
 def test_totals_are_those_of_the_decisions(cancer: Audit) -> None:
     check_totals(cancer)
 
 
-PRECISIONS = "certified precision|attacked precision"
 KEYS = {
     "": "schema|created|version|hashes|settings|data|models|decisions",
     "hashes": "model|data|settings",
-    "settings": "k|tolerance|epsilons|norm|explained|attack|seed|gauge free|immutable|unit of eps",
-    "data": "name|rows|features|classes|target",
+    "settings": "k|tolerance|epsilons|norm|explained|attack|seed|project_one_hot|effort|radii",
+    "data": "name|rows|features|classes|target|kind|immutable|unit_of_eps",
     "features": "name|unit|group|immutable",
-    "models": "name|auc|accuracy|counts|curve|median certified radius|median broken radius|"
-    "thickness|faithfulness|distinct sets|ties|flippable|null share|swaps|subgroups|preflight|"
-    "notes|exchange agreement|exchange size|without exchanges",
+    "models": "name|auc|accuracy|counts|curve|median_certified_radius|median_broken_radius|"
+    "thickness|faithfulness|distinct_sets|ties|flippable|off_data_share|swaps|subgroups|preflight|"
+    "notes|exchange_agreement|exchange_size|without_exchanges",
     "counts": "certified|broken|undetermined",
-    "curve": f"epsilons|{PRECISIONS}|certified share|unbroken share",
+    "curve": "epsilons|certified_precision|attacked_precision|certified_share|unbroken_share",
     "preflight": "problem|effect|repair",
     "swaps": "left|entered|count",
-    "subgroups": f"group|value|rows|certified|broken|undetermined|{PRECISIONS}",
-    "decisions": "row|id|model|label|prediction|probability|verdict|certified radius|unbounded|"
-    f"certified order radius|broken radius|{PRECISIONS}|weakest|reasons|subgroup|counter-example",
+    "subgroups": "group|value|rows|certified|broken|undetermined|certified_precision|"
+    "attacked_precision",
+    "decisions": "row|id|model|label|prediction|probability|verdict|certified_radius|unbounded|"
+    "certified_order_radius|broken_radius|certified_precision|attacked_precision|weakest|reasons|"
+    "left|entered|subgroup|counter_example",
     "reasons": "feature|value|score|direction",
-    "counter-example": "radius|changes|prediction|probability|reasons|left|entered|precision",
+    "counter_example": "changes|changed|probability|reasons|input",
     "changes": "feature|before|after",
 }
-"""The names of schema r2et-audit/1, by the part that has them."""
+"""The names of schema r2et-audit/2, by the part that has them."""
 
 
 def check_schema(value: Any, part: str = "") -> None:
@@ -327,23 +330,25 @@ def check_schema(value: Any, part: str = "") -> None:
 
 
 def test_the_record_has_the_names_of_the_schema(cancer: Audit) -> None:
-    check_schema(cancer.record)
-    text = json.dumps(cancer.record, allow_nan=False)
-    assert json.loads(text) == cancer.record
-    assert all(len(each) == 12 for each in cancer.record["hashes"]["model"].values())
-    assert audit_html(cancer.record).startswith("<!DOCTYPE html>")
+    check_schema(cancer.to_json())
+    text = json.dumps(cancer.to_json(), allow_nan=False)
+    assert Audit.from_json(json.loads(text)) == cancer
+    assert all(len(each) == 12 for each in cancer.hashes.model.values())
+    assert audit_html(cancer).startswith("<!DOCTYPE html>")
 
 
 def test_measures_are_of_the_first_rows_and_said_to_be(cancer: Audit) -> None:
     [model] = cancer.models
-    assert 0.5 < model["thickness"]["least"] <= model["thickness"]["mean"] <= 1
-    assert set(model["faithfulness"]) == {"dffot", "comp", "suff"}
-    assert 0 <= model["flippable"] <= 1
-    assert model["null share"] is None  # no one-hot group
-    assert model["exchange agreement"] is model["exchange size"] is None
-    assert "exchange" not in " ".join(model["notes"])
-    assert any("first 20 decisions" in note for note in model["notes"])
-    assert model["preflight"] == []  # the attack follows smooth copies of its kinks
+    assert model.thickness is not None
+    assert 0.5 < model.thickness.least <= model.thickness.mean <= 1
+    assert model.faithfulness is not None
+    assert model.flippable is not None
+    assert 0 <= model.flippable <= 1
+    assert model.off_data_share is None  # no one-hot group
+    assert model.exchange_agreement is model.exchange_size is None
+    assert "exchange" not in " ".join(model.notes)
+    assert any("first 20 decisions" in note for note in model.notes)
+    assert model.preflight == ()  # the attack follows smooth copies of its kinks
 
 
 def test_reasons_point_the_way_of_the_slope() -> None:
@@ -356,15 +361,15 @@ def test_reasons_point_the_way_of_the_slope() -> None:
     found = audit(net, Table(x=x, names=list("abcd")), k=2, **QUICK)
     above, below = found.decisions
     for decision, signs in ((above, ["for", "against"]), (below, ["against", "for"])):
-        assert [each["feature"] for each in decision["reasons"]] == ["a", "b"]
-        assert [each["direction"] for each in decision["reasons"]] == signs
-        assert [each["score"] for each in decision["reasons"]] == pytest.approx([3 / 6.5, 2 / 6.5])
-        assert decision["unbounded"], "the slope of a linear model is the same everywhere"
-        assert decision["certified radius"] is None
-        assert decision["verdict"] == "certified"
-        assert decision["label"] is None
-    assert found.models[0]["median certified radius"] is None
-    assert found.record["data"]["classes"] == ["0", "1"]
+        assert [each.feature for each in decision.reasons] == ["a", "b"]
+        assert [each.direction for each in decision.reasons] == signs
+        assert [each.score for each in decision.reasons] == pytest.approx([3 / 6.5, 2 / 6.5])
+        assert decision.unbounded, "the slope of a linear model is the same everywhere"
+        assert decision.certified_radius is None
+        assert decision.verdict == "certified"
+        assert decision.label is None
+    assert found.models[0].median_certified_radius is None
+    assert found.data.classes == ("0", "1")
 
 
 # --- regions ------------------------------------------------------------------------------------
@@ -464,39 +469,39 @@ def test_a_table_with_categories_and_gaps_is_told_in_words(
     )
     check_decisions(found)
     check_totals(found)
-    settings, data, [model] = found.record["settings"], found.record["data"], found.models
-    assert settings["immutable"] == ["months"]
-    assert settings["unit of eps"].startswith("one standard deviation of a number")
-    assert data["rows"] == 60
-    assert data["classes"] == ["bad", "good"]
-    names = [each["name"] for each in data["features"]]
+    data, [model] = found.data, found.models
+    assert data.immutable == ("months",)
+    assert data.unit_of_eps.startswith("one standard deviation of a number")
+    assert data.rows == 60
+    assert data.classes == ("bad", "good")
+    names = [each.name for each in data.features]
     assert names == [
         *("External risk", "External risk: missing", "months", "months: missing", "used"),
         *(f"purpose: {each}" for each in (*sorted(PURPOSES), "missing")),
         *(f"housing: {each}" for each in sorted(HOUSING)),
     ]
-    assert model["null share"] is not None
-    assert {each["group"] for each in model["subgroups"]} == {"gender", "months"}
-    quarters = [each["value"] for each in model["subgroups"] if each["group"] == "months"]
+    assert model.off_data_share is not None
+    assert {each.group for each in model.subgroups} == {"gender", "months"}
+    quarters = [each.value for each in model.subgroups if each.group == "months"]
     assert sum(value.startswith(("up to", "above")) for value in quarters) == 4
     rows = rows_of(heloc_files / "heloc.csv")
     units = {"External risk": "points", "months": "months"}
     for decision, row in zip(found.decisions, rows, strict=False):
-        assert decision["id"] == row["applicant"]
-        assert decision["label"] == row["decision"]
-        assert decision["subgroup"]["gender"] == row["gender"]
-        for each in decision["reasons"]:
-            group, _, category = each["feature"].partition(": ")
+        assert decision.id == row["applicant"]
+        assert decision.label == row["decision"]
+        assert decision.subgroup["gender"] == row["gender"]
+        for each in decision.reasons:
+            group, _, category = each.feature.partition(": ")
             if category == "missing" and group in units:
-                assert each["value"] in ("given", "missing")
+                assert each.value in ("given", "missing")
             elif category:
                 cell = {"NA": "missing"}.get(row[group], row[group])
-                assert each["value"] == ("yes" if cell == category else "no")
+                assert each.value == ("yes" if cell == category else "no")
             elif group in units and row[{"External risk": "risk"}.get(group, group)] != "-9":
-                assert each["value"].endswith(units[group])
+                assert each.value.endswith(units[group])
     table = CsvTable.at("heloc.csv", read_settings("audit.toml"))
     assert check_counter_examples(found, loaded.model, table) > 5
-    assert any("fitted on the audited rows" in note for note in model["notes"])
+    assert any("fitted on the audited rows" in note for note in model.notes)
 
 
 @pytest.mark.parametrize("scale", ["standard", "minmax"])
@@ -578,11 +583,9 @@ def test_one_hot_columns_of_the_file_are_one_group(tmp_path: Path) -> None:
     assert next(table.chunks(5)).x[:, 3].tolist() == [0, 0, 0], "a constant column is what it is"
     x, other = torch.tensor([[30.0, 1, 0, 0], [30.0, 0.97, 0.03, 0]], dtype=torch.float64)
     [change] = changes_in_words(table.columns, x, other)
-    assert change == {
-        "feature": "education",
-        "before": "edu_hs",
-        "after": "0.97 edu_hs + 0.03 Bachelor",
-    }
+    assert change == Change(
+        feature="education", before="edu_hs", after="0.97 edu_hs + 0.03 Bachelor"
+    )
 
 
 def test_two_numbers_read_as_0_and_1_are_noted(tmp_path: Path) -> None:
@@ -599,10 +602,10 @@ def test_changes_too_small_for_words_are_shown_in_digits() -> None:
     columns = Table(x=torch.tensor([[123456.0, 1.0]]), names=["income", "age"]).columns
     x = torch.tensor([123456.0, 1.0], dtype=torch.float64)
     near = x + torch.tensor([0.001, 0.5], dtype=torch.float64)
-    assert changes_in_words(columns, x, near) == [{"feature": "age", "before": "1", "after": "1.5"}]
+    assert changes_in_words(columns, x, near) == [Change(feature="age", before="1", after="1.5")]
     near = x + torch.tensor([0.001, 0.0], dtype=torch.float64)
     assert changes_in_words(columns, x, near) == [
-        {"feature": "income", "before": "123456", "after": "123456.001"}
+        Change(feature="income", before="123456", after="123456.001")
     ]
 
 
@@ -622,11 +625,11 @@ def test_without_certificates_the_attack_goes_on(cancer_net: nn.Sequential) -> N
     check_decisions(found)
     check_totals(found)
     [model] = found.models
-    assert model["counts"]["certified"] == 0
-    assert model["counts"]["broken"] > 0
-    assert model["median certified radius"] == 0
-    assert model["curve"]["certified precision"] == [0, 0, 0, 0]
-    [note] = [each for each in model["notes"] if "certificate" in each]
+    assert model.counts["certified"] == 0
+    assert model.counts["broken"] > 0
+    assert model.median_certified_radius == 0
+    assert model.curve.certified_precision == (0, 0, 0, 0)
+    [note] = [each for each in model.notes if "certificate" in each]
     assert "native_layer_norm" in note
 
 
@@ -635,23 +638,23 @@ def test_without_an_attack_nothing_is_broken(cancer_net: nn.Sequential) -> None:
     check_decisions(found)
     check_totals(found)
     [model] = found.models
-    assert model["counts"]["broken"] == 0
-    assert model["curve"]["attacked precision"] is None
-    assert "nobody searched" in Outline(audit_html(found.record)).words
+    assert model.counts["broken"] == 0
+    assert model.curve.attacked_precision is None
+    assert "nobody searched" in Outline(audit_html(found)).words
 
 
 def test_without_radii_lengths_are_certified_one_by_one(
     cancer_net: nn.Sequential, cancer: Audit
 ) -> None:
-    lengths = cancer.record["settings"]["epsilons"]
+    lengths = cancer.settings.epsilons
     table = cancer_table(immutable=["mean radius", "mean texture"])
     found = audit(cancer_net, table, k=5, attack="none", radii="none")
     check_decisions(found)
-    assert any("Radii were not sought" in note for note in found.models[0]["notes"])
+    assert any("Radii were not sought" in note for note in found.models[0].notes)
     for plain, full in zip(found.decisions, cancer.decisions, strict=True):
-        assert plain["certified radius"] in (0.0, *lengths)
-        assert plain["certified order radius"] is None
-        assert plain["certified precision"] == full["certified precision"]
+        assert plain.certified_radius in (0.0, *lengths)
+        assert plain.certified_order_radius is None
+        assert plain.certified_precision == full.certified_precision
 
 
 def test_several_models_stand_side_by_side(cancer_net: nn.Sequential) -> None:
@@ -662,19 +665,16 @@ def test_several_models_stand_side_by_side(cancer_net: nn.Sequential) -> None:
     found = audit(models, cancer_table(12), k=5, **QUICK)
     check_decisions(found)
     check_totals(found)
-    assert [each["name"] for each in found.models] == list(models)
-    assert [each["row"] for each in found.decisions] == [*range(12)] * 4
-    assert [each["model"] for each in found.decisions] == sorted([*range(4)] * 12)
+    assert [each.name for each in found.models] == list(models)
+    assert [each.row for each in found.decisions] == [*range(12)] * 4
+    assert [each.model for each in found.decisions] == sorted([*range(4)] * 12)
     first, control, one, same = found.models
-    assert control["counts"] == {"certified": 12, "broken": 0, "undetermined": 0}
-    assert control["distinct sets"] == 1
-    assert one["preflight"][0]["repair"] is not None
-    assert same["preflight"][0]["repair"] is not None
-    drop = ("name", "preflight")
-    assert {k: v for k, v in first.items() if k not in drop} == {
-        k: v for k, v in same.items() if k not in drop
-    }
-    page = Outline(audit_html(found.record)).words
+    assert control.counts == {"certified": 12, "broken": 0, "undetermined": 0}
+    assert control.distinct_sets == 1
+    assert one.preflight[0].repair is not None
+    assert same.preflight[0].repair is not None
+    assert replace(first, name=same.name, preflight=same.preflight) == same
+    page = Outline(audit_html(found)).words
     assert all(name in page for name in models)
 
 
@@ -709,30 +709,30 @@ def test_an_audit_says_when_slopes_say_nothing_about_exchanges(tmp_path: Path) -
     models = {"honest": Tent(0 * heights), "tent": Tent(heights)}
     found = audit(models, table, k=2, attack="none", measured=20, out=tmp_path / "out")
     honest, tent = found.models
-    assert honest["exchange agreement"] > 0.8
-    assert not any("exchanges of categories" in note for note in honest["notes"])
-    assert abs(tent["exchange agreement"]) < 0.5
-    assert tent["exchange size"] < 0.2
-    [said] = [note for note in tent["notes"] if "exchanges of categories" in note]
+    assert honest.exchange_agreement > 0.8
+    assert not any("exchanges of categories" in note for note in honest.notes)
+    assert abs(tent.exchange_agreement) < 0.5
+    assert tent.exchange_size < 0.2
+    [said] = [note for note in tent.notes if "exchanges of categories" in note]
     assert said.startswith("These slopes say nothing")
-    assert said in Outline(audit_html(found.record)).words
+    assert said in Outline(audit_html(found)).words
     rows = rows_of(tmp_path / "out" / "decisions.csv")
     measured = [row["exchange agreement"] for row in rows if row["model"] == "1"]
     assert [bool(each) for each in measured] == [True] * 20 + [False] * 10
     mean = sum(map(float, measured[:20])) / 20
-    assert tent["exchange agreement"] == pytest.approx(mean)
-    assert tent["without exchanges"] == 0
+    assert tent.exchange_agreement == pytest.approx(mean)
+    assert tent.without_exchanges == 0
 
 
 def test_decisions_without_exchanges_are_left_out_and_counted() -> None:
     table = jobs(30)
     table.x[:4, 2:] = 0.0  # of no job
     [model] = audit(Tent(torch.zeros(7).double()), table, k=2, attack="none").models
-    assert model["without exchanges"] == 4
-    assert any("4 of the decisions measured offer too few" in note for note in model["notes"])
+    assert model.without_exchanges == 4
+    assert any("4 of the decisions measured offer too few" in note for note in model.notes)
     table.x[:, 2:] = 0.0
     [model] = audit(Tent(torch.zeros(7).double()), table, k=2, attack="none").models
-    assert model["exchange agreement"] is model["without exchanges"] is None
+    assert model.exchange_agreement is model.without_exchanges is None
 
 
 def test_three_classes_and_gauge_free_reasons() -> None:
@@ -747,13 +747,13 @@ def test_three_classes_and_gauge_free_reasons() -> None:
         classes=("no", "perhaps", "yes"),
         subgroups={"side": ["left", "right"] * 12},
     )
-    found = audit(net, table, k=3, gauge_free=True, **QUICK)
+    found = audit(net, table, k=3, project_one_hot=True, **QUICK)
     check_decisions(found)
-    check_totals(replace(found, record=found.record | {"data": found.record["data"]}))
+    check_totals(found)
     [model] = found.models
-    assert 0 < model["null share"] < 1
-    assert [each["value"] for each in model["subgroups"]] == ["left", "right"]
-    assert model["auc"] is not None
+    assert 0 < model.off_data_share < 1
+    assert [each.value for each in model.subgroups] == ["left", "right"]
+    assert model.auc is not None
 
 
 def exported(model: nn.Module, path: Path, d: int) -> Path:
@@ -791,8 +791,8 @@ def test_an_exported_program_is_the_model_it_was(program: tuple[nn.Module, Path]
     table = Table(x=x, names=list("abcde"))
     mine, theirs = (audit(each, table, k=2, **QUICK) for each in (model, read))
     for one, other in zip(mine.decisions, theirs.decisions, strict=True):
-        assert one["certified radius"] == pytest.approx(other["certified radius"])
-        assert one["reasons"] == other["reasons"]
+        assert one.certified_radius == pytest.approx(other.certified_radius)
+        assert one.reasons == other.reasons
     assert mine.counts == theirs.counts
 
 
@@ -811,8 +811,8 @@ def test_models_of_this_package_come_with_their_scale(tmp_path: Path) -> None:
     assert torch.equal(next(table.chunks(20)).x, split.test.x[:20].double())
     found = audit(loaded.model, table, k=4, rows=10, **QUICK)
     check_decisions(found)
-    assert found.record["settings"]["immutable"] == ["race"]
-    assert [each["row"] for each in found.decisions] == split.test.rows[:10].tolist()
+    assert found.data.immutable == ("race",)
+    assert [each.row for each in found.decisions] == split.test.rows[:10].tolist()
     assert "was not trained on adult" in refusal(lambda: source_for("adult", [loaded], settings))
 
 
@@ -886,11 +886,11 @@ def test_a_classifier_brings_its_encoding(classifier: StableClassifier, tmp_path
     found = audit(classifier, frame, k=3, config=settings, rows=12, **QUICK)
     check_decisions(found)
     check_totals(found)
-    assert [each["label"] for each in found.decisions] == list(frame["outcome"][:12])
-    assert [each["subgroup"]["owner"] for each in found.decisions] == [
+    assert [each.label for each in found.decisions] == list(frame["outcome"][:12])
+    assert [each.subgroup["owner"] for each in found.decisions] == [
         str(each) for each in frame["owner"][:12]
     ]
-    told = {each["feature"]: each["value"] for one in found.decisions for each in one["reasons"]}
+    told = {each.feature: each.value for one in found.decisions for each in one.reasons}
     assert told.get("age", "0 years").endswith("years")
     whole = settings_of({**PEOPLE, "scale": "standard"}, "here")
     assert "leave out scale" in refusal(lambda: table_for([classifier], frame, whole))
@@ -928,9 +928,9 @@ def test_a_pipeline_is_audited_in_original_units(classifier: StableClassifier) -
     found = audit(worded, frame, k=2, config=settings, rows=8, **QUICK)
     check_decisions(found)
     check_totals(found)
-    assert [each["name"] for each in found.record["data"]["features"]] == [*jobs, "age"]
-    assert {each["group"] for each in found.record["data"]["features"]} == {"job", "age"}
-    assert found.models[0]["null share"] is not None
+    assert [each.name for each in found.data.features] == [*jobs, "age"]
+    assert {each.group for each in found.data.features} == {"job", "age"}
+    assert found.models[0].off_data_share is not None
     two = {"a": scaled, "b": classifier}
     assert "one at a time" in refusal(lambda: audit(two, frame, k=1))
     other = make_pipeline(StandardScaler(), LogisticRegression()).fit(numbers, outcome)
@@ -957,12 +957,12 @@ def test_rows_from_an_iterator(cancer_net: nn.Sequential, tmp_path: Path) -> Non
     found = run(blocks(), tmp_path / "out")
     whole = audit(cancer_net, cancer_table(24), k=5, attack="none")
     assert found.counts == whole.counts
-    assert found.record["data"]["rows"] == 24
-    assert [each["row"] for each in found.decisions] == [*range(24)]
+    assert found.data.rows == 24
+    assert [each.row for each in found.decisions] == [*range(24)]
     for one, other in zip(found.decisions, whole.decisions, strict=True):
-        assert one["certified radius"] == pytest.approx(other["certified radius"], rel=1e-6)
+        assert one.certified_radius == pytest.approx(other.certified_radius, rel=1e-6)
     again = run(blocks(), tmp_path / "out")
-    assert again.record == found.record
+    assert again == found
 
     # Interrupted rows must be the same ones when they come again.
     def short() -> Iterator[Any]:
@@ -1051,31 +1051,47 @@ def test_a_killed_audit_goes_on_without_a_lost_or_doubled_row(tmp_path: Path) ->
         again = json.loads((folder / "audit.json").read_text())
         assert {**again, "created": ""} == {**record, "created": ""}
         assert {each.name for each in folder.iterdir()} == {
-            *("audit.json", "decisions.csv", "journal.jsonl", ".lock")
+            *("audit.json", "decisions.csv", "audit.sqlite", ".lock")
         }
 
 
-def test_half_written_chunks_are_cut_off(cancer_net: nn.Sequential, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"k": 5, "attack": "none", "chunk": 10, "measured": 0}
-    settings |= {"radii": "none", "epsilons": (0.1,)}
-    audit(cancer_net, cancer_table(40), out=tmp_path / "whole", **settings)
-    whole = (tmp_path / "whole" / "decisions.csv").read_bytes()
-    journal = (tmp_path / "whole" / "journal.jsonl").read_text().splitlines(keepends=True)
+def stopped(folder: Path, chunks: int, run: Callable[..., Audit]) -> None:
+    """An audit in a folder, stopped after some chunks."""
 
+    def stop(progress: Progress) -> None:
+        if progress.what == "auditing decisions" and progress.done == 10 * chunks:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(out=folder, on_progress=stop)
+
+
+BRIEF: dict[str, Any] = {"k": 5, "attack": "none", "chunk": 10, "measured": 0}
+BRIEF |= {"radii": "none", "epsilons": (0.1,)}
+
+
+def test_half_written_chunks_are_cut_off(cancer_net: nn.Sequential, tmp_path: Path) -> None:
+    run = partial(audit, cancer_net, cancer_table(40), **BRIEF)
+    whole = run(out=tmp_path / "whole")
     folder = tmp_path / "cut"
-    audit(cancer_net, cancer_table(40), out=folder, **settings)
-    # As if it had been killed after the second chunk, in the middle of writing the third.
-    lengths = json.loads(journal[2])["lengths"]
-    (folder / "journal.jsonl").write_text("".join(journal[:3]) + journal[3][:20])
-    (folder / "decisions.csv").write_bytes(whole[: lengths["decisions.csv"] + 137])
-    (folder / "audit.json").unlink()
-    told = json.loads((tmp_path / "whole" / "audit.json").read_text())["decisions"]
-    lines = "".join(json.dumps(each) + "\n" for each in told[:20])
-    assert len(lines) == lengths["told.jsonl"]
-    (folder / "told.jsonl").write_text(lines + '{"half a l')
-    found = audit(cancer_net, cancer_table(40), out=folder, **settings)
-    assert (folder / "decisions.csv").read_bytes() == whole
-    assert found.decisions == told
+    stopped(folder, 2, run)
+    # As if it had been killed in the middle of writing the third chunk.
+    writing = """
+import os, sqlite3, sys
+opened = sqlite3.connect(sys.argv[1])
+opened.execute("PRAGMA cache_spill = 1")
+opened.execute("PRAGMA cache_size = 1")
+text = "x" * 10_000
+opened.executemany("INSERT INTO decisions VALUES (2, ?, 1, ?)", [(at, text) for at in range(500)])
+os._exit(9)
+"""
+    subprocess.run([sys.executable, "-c", writing, str(folder / FILE)], check=False)
+    assert (folder / f"{FILE}-journal").exists()
+    found = run(out=folder)
+    rows = (tmp_path / "whole" / "decisions.csv").read_bytes()
+    assert (folder / "decisions.csv").read_bytes() == rows
+    assert found.decisions == whole.decisions
+    assert not (folder / f"{FILE}-journal").exists()
 
 
 def test_a_folder_belongs_to_one_audit(cancer_net: nn.Sequential, tmp_path: Path) -> None:
@@ -1084,7 +1100,7 @@ def test_a_folder_belongs_to_one_audit(cancer_net: nn.Sequential, tmp_path: Path
     )
     found = run(cancer_net)
     assert found.folder == tmp_path
-    assert run(cancer_net).record == found.record
+    assert run(cancer_net) == found
     assert "with other settings" in refusal(lambda: run(cancer_net, k=4))
     assert "of other rows" in refusal(lambda: run(cancer_net, rows=13))
     other = nn.Sequential(nn.Linear(30, 2))
@@ -1093,8 +1109,12 @@ def test_a_folder_belongs_to_one_audit(cancer_net: nn.Sequential, tmp_path: Path
     assert "of another model" in refusal(lambda: run(weights_alone))
     (tmp_path / "audit.json").write_text("{")
     assert "audit.json" in refusal(lambda: run(cancer_net))
-    (tmp_path / "journal.jsonl").write_text('{"a": 1}\n')
-    assert "something else" in refusal(lambda: run(cancer_net))
+    for content in (b"no store", b"x" * 10_000):
+        (tmp_path / FILE).write_bytes(content)
+        assert "something else" in refusal(lambda: run(cancer_net))
+    (tmp_path / FILE).unlink()
+    (tmp_path / "journal.jsonl").write_text("{}")
+    assert "an audit by r2et an earlier version" in refusal(lambda: run(cancer_net))
 
 
 class Steep(nn.Module):
@@ -1111,20 +1131,10 @@ class Steep(nn.Module):
 def test_another_version_or_model_does_not_go_on(
     cancer_net: nn.Sequential, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings: dict[str, Any] = {"k": 5, "attack": "none", "chunk": 10, "measured": 0}
-    settings |= {"radii": "none", "epsilons": (0.1,)}
+    settings = BRIEF
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     audit(cancer_net, cancer_table(30), out=whole, **settings)
-
-    def kill_after_a_chunk() -> None:
-        shutil.rmtree(killed, ignore_errors=True)
-        shutil.copytree(whole, killed)
-        lines = (killed / "journal.jsonl").read_text().splitlines(keepends=True)
-        (killed / "journal.jsonl").write_text("".join(lines[:2]))
-        (killed / "told.jsonl").write_bytes(b" " * json.loads(lines[1])["lengths"]["told.jsonl"])
-        (killed / "audit.json").unlink()
-
-    kill_after_a_chunk()
+    stopped(killed, 1, partial(audit, cancer_net, cancer_table(30), **settings))
     with monkeypatch.context() as later:
         later.setattr(sys.modules["r2et.auditing"], "__version__", "99.0")
         for folder in (whole, killed):
@@ -1134,15 +1144,13 @@ def test_another_version_or_model_does_not_go_on(
     other = copy.deepcopy(cancer_net)
     with torch.no_grad():
         other[0].weight[0, 0] += 1e-3  # type: ignore[operator, index]
-    before = (killed / "journal.jsonl").read_bytes()
+    before = (killed / FILE).read_bytes()
     said = refusal(lambda: audit(other, cancer_table(30), out=killed, **settings))
     assert "of another model" in said
-    assert (killed / "journal.jsonl").read_bytes() == before
-    # A journal from before versions were kept.
-    journal = (killed / "journal.jsonl").read_text()
-    plan = json.loads(journal.splitlines()[0])["plan"]
-    del plan["version"]
-    (killed / "journal.jsonl").write_text(json.dumps({"plan": plan}) + "\n")
+    assert (killed / FILE).read_bytes() == before
+    # From before versions were kept.
+    with closing(sqlite3.connect(killed / FILE)) as opened, opened:
+        opened.execute("DELETE FROM plan WHERE name = 'version'")
     said = refusal(lambda: audit(cancer_net, cancer_table(30), out=killed, **settings))
     assert "an earlier version" in said
 
@@ -1165,10 +1173,10 @@ def test_of_many_decisions_the_first_of_each_verdict_are_told(
     rows = rows_of(tmp_path / "decisions.csv")
     assert len(rows) == 80
     for name in VERDICTS:
-        mine = [each["row"] for each in told if each["verdict"] == name]
+        mine = [each.row for each in told if each.verdict == name]
         firsts = [int(row["row"]) for row in rows if row["verdict"] == name][: expected[name]]
         assert mine == firsts
-    assert "This page tells 12 of the 80 decisions" in Outline(audit_html(found.record)).words
+    assert "This page tells 12 of the 80 decisions" in Outline(audit_html(found)).words
 
 
 @pytest.mark.parametrize(
@@ -1222,7 +1230,7 @@ def test_hostile_names_are_only_words(tmp_path: Path) -> None:
     found = audit({HOSTILE: net}, table, k=3, out=tmp_path / "out", **QUICK)
     check_decisions(found)
     check_totals(found)
-    text = audit_html(found.record)
+    text = audit_html(found)
     outline = Outline(text)
     assert outline.tags.count("script") == 2, "the page's own, and its data"
     assert not {"i", "u"} & {*outline.tags}
@@ -1231,7 +1239,7 @@ def test_hostile_names_are_only_words(tmp_path: Path) -> None:
     assert HOSTILE not in text
     rows = rows_of(tmp_path / "out" / "decisions.csv")
     for row, decision in zip(rows, found.decisions, strict=True):
-        assert json.loads(row["reasons"]) == [each["feature"] for each in decision["reasons"]]
+        assert json.loads(row["reasons"]) == [each.feature for each in decision.reasons]
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -1418,7 +1426,7 @@ def test_the_command_writes_a_report(
     assert record["models"][1]["counts"] == counts
     assert sum(counts.values()) == record["data"]["rows"] == 20
     line = next(line for line in out.splitlines() if line.split()[:1] == ["net"])
-    agreement = record["models"][0]["exchange agreement"]
+    agreement = record["models"][0]["exchange_agreement"]
     assert line.split()[1:] == [*(str(counts[name]) for name in VERDICTS), f"{agreement:.2f}"]
     assert 0.5 < agreement <= 1
     assert "Exchanges agree: how far the slopes order" in out
@@ -1455,7 +1463,7 @@ def test_a_pandas_table_is_audited_as_its_file_would_be(heloc_files: Path) -> No
     net = tiny_mlp(d=dataset.n)
     found = audit(net, frame, k=3, rows=8, config=settings, **QUICK)
     check_decisions(found)
-    assert [each["id"] for each in found.decisions] == list(frame["applicant"][:8])
+    assert [each.id for each in found.decisions] == list(frame["applicant"][:8])
 
 
 PAGE = (Path(__file__).parents[1] / "docs" / "guides" / "audit.md").read_text(encoding="utf-8")

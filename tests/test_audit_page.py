@@ -11,12 +11,24 @@ from typing import Any
 import pytest
 
 from made_audit import EPSILONS, TOLERANCE, Audit, made_audit, verdict_at
-from r2et.report.audit_page import audit_html, length_down, length_up, stops, write_audit_page
+from r2et.auditing.records import Audit as AuditRecord
+from r2et.report import audit_page
+from r2et.report.audit_page import length_down, length_up
 from test_report import Outline
 
 HOSTILE = "<script>alert(1)</script>"
 LINES = "#list > li > details"
 SECTIONS = ("#finding", "#audited", "#curves", "#measures", "#swaps", "#decisions", "#notes")
+
+
+def audit_html(audit: Audit) -> str:
+    """The page of the audit that an `audit.json` of this content holds."""
+    return audit_page.audit_html(AuditRecord.from_json(audit))
+
+
+def stops(audit: Audit) -> list[float]:
+    """Where the slider of its page stops."""
+    return audit_page.stops(AuditRecord.from_json(audit))
 
 
 def words_of(audit: Audit) -> str:
@@ -34,7 +46,7 @@ def packed_in(text: str) -> dict[str, Any]:
 
 def spoilt(audit: Audit, word: str) -> Audit:
     """The audit with `word` wherever data or users choose the words."""
-    audit["data"]["name"] = audit["data"]["target"] = audit["settings"]["unit of eps"] = word
+    audit["data"]["name"] = audit["data"]["target"] = audit["data"]["unit_of_eps"] = word
     audit["data"]["classes"][0] = audit["version"] = audit["hashes"]["data"] = word
     model = audit["models"][0]
     model["name"] = model["notes"][0] = model["preflight"][0]["problem"] = word
@@ -44,10 +56,10 @@ def spoilt(audit: Audit, word: str) -> Audit:
         decision["subgroup"] = {word: word}
         decision["weakest"] = [word, word]
         decision["reasons"][0] |= {"feature": word, "value": word}
-        if decision["counter-example"] is not None:
-            decision["counter-example"]["changes"][0]["feature"] = word
-            decision["counter-example"]["reasons"][0]["feature"] = word
-            decision["counter-example"]["left"] = [word]
+        if decision["counter_example"] is not None:
+            decision["counter_example"]["changes"][0]["feature"] = word
+            decision["counter_example"]["reasons"][0]["feature"] = word
+            decision["left"] = [word]
     return audit
 
 
@@ -91,15 +103,15 @@ def test_every_measure_is_the_number_of_its_model() -> None:
             f"{model['counts']['certified']} ({model['counts']['certified'] / 4:.1f} %)"
         ),
         "Reasons kept within 0.1": lambda model: (
-            f"{100 * model['curve']['certified precision'][at]:.1f} % to "
-            f"{100 * model['curve']['attacked precision'][at]:.1f} %"
+            f"{100 * model['curve']['certified_precision'][at]:.1f} % to "
+            f"{100 * model['curve']['attacked_precision'][at]:.1f} %"
         ),
-        "Median certified length": lambda model: length_down(model["median certified radius"]),
-        "Median broken length": lambda model: length_up(model["median broken radius"]),
-        "Distinct sets": lambda model: str(model["distinct sets"]),
+        "Median certified length": lambda model: length_down(model["median_certified_radius"]),
+        "Median broken length": lambda model: length_up(model["median_broken_radius"]),
+        "Distinct sets": lambda model: str(model["distinct_sets"]),
         "Ties": lambda model: "0",
         "Flippable": lambda model: f"{100 * model['flippable']:.1f} %",
-        "Null share": lambda model: "9.0 %",
+        "Off-data share": lambda model: "9.0 %",
         "Exchange agreement": lambda model: "0.921",
         "Exchange size": lambda model: "0.815",
         "Thickness, mean": lambda model: f"{model['thickness']['mean']:.3f}",
@@ -166,16 +178,16 @@ def test_the_script_gets_all_that_the_audit_tells() -> None:
     assert len(packed["row"]) == 400
     for i, decision in enumerate(audit["decisions"]):
         assert packed["row"][i] == decision["row"]
-        assert packed["proved"][i] == decision["certified radius"]
-        assert packed["broken"][i] == decision["broken radius"]
+        assert packed["proved"][i] == decision["certified_radius"]
+        assert packed["broken"][i] == decision["broken_radius"]
         assert packed["classes"][packed["prediction"][i]] == decision["prediction"]
         told = [(each["feature"], each["value"], each["direction"]) for each in decision["reasons"]]
         assert reasons(packed["reasons"][i]) == told
-        counter = decision["counter-example"]
+        counter = decision["counter_example"]
         assert (packed["counter"][i] is None) == (counter is None)
         if counter is not None:
-            flat = packed["counter"][i][5]
-            assert [names[name] for name in packed["counter"][i][4]] == counter["entered"]
+            flat = packed["counter"][i][3]
+            assert [names[name] for name in packed["counter"][i][2]] == decision["entered"]
             assert [
                 {"feature": names[name], "before": values[before], "after": values[after]}
                 for name, before, after in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -214,14 +226,14 @@ def test_without_an_attack_nothing_is_called_broken() -> None:
 def test_what_is_missing_is_said_to_be_missing() -> None:
     audit = made_audit(20)
     audit["data"]["target"] = None
-    audit["settings"] |= {"gauge free": False, "immutable": []}
+    audit["settings"]["project_one_hot"], audit["data"]["immutable"] = False, []
     audit["models"][0] |= dict.fromkeys(
-        ("auc", "accuracy", "thickness", "faithfulness", "flippable", "null share"), None
+        ("auc", "accuracy", "thickness", "faithfulness", "flippable", "off_data_share"), None
     )
-    audit["models"][0] |= dict.fromkeys(("exchange agreement", "exchange size"), None)
+    audit["models"][0] |= dict.fromkeys(("exchange_agreement", "exchange_size"), None)
     audit["models"][0] |= {"preflight": [], "notes": [], "swaps": [], "subgroups": []}
     for decision in audit["decisions"]:
-        decision |= {"id": None, "label": None, "subgroup": {}, "weakest": None}
+        decision |= {"id": None, "label": None, "subgroup": {}}
     words = words_of(audit)
     assert words.count("not measured") == 9
     for absent in ("In the data", "target “", "gauge-free", "Held fixed", "To know beforehand"):
@@ -232,9 +244,9 @@ def test_what_is_missing_is_said_to_be_missing() -> None:
 def test_exchanges_are_shown_where_there_are_categories_only() -> None:
     audit = made_audit(5)
     [model] = audit["models"]
-    del model["exchange agreement"], model["exchange size"]  # a record of an earlier version
+    model["exchange_agreement"] = model["exchange_size"] = None
     assert "Exchange agreement not measured" in words_of(audit)
-    model["null share"] = None
+    model["off_data_share"] = None
     assert "xchange" not in words_of(audit)
 
 
@@ -242,14 +254,14 @@ def test_reasons_that_can_never_change_are_told_so() -> None:
     audit = made_audit(5)
     for decision in audit["decisions"]:
         decision |= {
-            "certified radius": None,
-            "certified order radius": None,
+            "certified_radius": None,
+            "certified_order_radius": None,
             "unbounded": True,
-            "broken radius": None,
-            "counter-example": None,
+            "broken_radius": None,
+            "counter_example": None,
             "verdict": "certified",
         }
-    audit["models"][0] |= {"median certified radius": None, "median broken radius": None}
+    audit["models"][0] |= {"median_certified_radius": None, "median_broken_radius": None}
     words = words_of(audit)
     assert "Median certified length any length" in words
     assert "Median broken length none found" in words
@@ -272,13 +284,13 @@ def test_a_selection_of_decisions_is_called_one() -> None:
 
 
 def test_other_files_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected an audit of schema r2et-audit/1, got None"):
+    with pytest.raises(ValueError, match="expected an audit of schema r2et-audit/2, got None"):
         audit_html({})
     with pytest.raises(ValueError, match="at least one audited model"):
         audit_html(made_audit(1) | {"models": []})
     nothing = made_audit(1)
     nothing["settings"]["tolerance"] = 0
-    with pytest.raises(ValueError, match="tolerance larger than 0"):
+    with pytest.raises(ValueError, match="must be positive, got 0"):
         audit_html(nothing)
 
 
@@ -291,7 +303,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     contexts, troubles, asked = [], [], []
 
     def opening(audit: Audit, *, width: int = 1400, **settings: Any) -> Any:
-        address = write_audit_page(audit, tmp_path / "audit.html").as_uri()
+        record = AuditRecord.from_json(audit)
+        address = audit_page.write_audit_page(record, tmp_path / "audit.html").as_uri()
         context = browser.new_context(viewport={"width": width, "height": 900}, **settings)
         contexts.append(context)
         page = context.new_page()
@@ -332,10 +345,9 @@ def slide(page: Any, audit: Audit, length: float) -> None:
 
 
 def has_reason(decision: Audit, part: str) -> bool:
-    counter = decision["counter-example"] or {"entered": []}
     return any(
         part in name
-        for name in [*(each["feature"] for each in decision["reasons"]), *counter["entered"]]
+        for name in [*(each["feature"] for each in decision["reasons"]), *decision["entered"]]
     )
 
 
@@ -391,8 +403,8 @@ def test_the_list_is_sorted_by_each_number(opened: Opened) -> None:
 
     keys: dict[str, Callable[[Audit], float | None]] = {
         "probability": lambda each: each["probability"],
-        "proved": lambda each: float("inf") if each["unbounded"] else each["certified radius"],
-        "broken": lambda each: each["broken radius"],
+        "proved": lambda each: float("inf") if each["unbounded"] else each["certified_radius"],
+        "broken": lambda each: each["broken_radius"],
     }
     for name, key in keys.items():
         for falling in (False, True):
@@ -446,8 +458,8 @@ def test_the_slider_keeps_filters_and_what_is_open(opened: Opened) -> None:
 
 def test_a_decision_opens_from_the_keyboard(opened: Opened) -> None:
     audit = made_audit(60)
-    decision = next(each for each in audit["decisions"] if each["counter-example"] is not None)
-    counter = decision["counter-example"]
+    decision = next(each for each in audit["decisions"] if each["counter_example"] is not None)
+    counter = decision["counter_example"]
     page = opened(audit)
     summary = page.locator(f"{LINES} > summary").nth(decision["row"])
     summary.focus()
@@ -462,13 +474,14 @@ def test_a_decision_opens_from_the_keyboard(opened: Opened) -> None:
         assert [side.split()[0] for side in sides] == [each["direction"] for each in reasons]
     assert "✕ leaves" in lists.nth(0).locator("li").nth(7).inner_text()
     assert "✚ enters" in lists.nth(1).locator(".moved").inner_text()
-    assert lists.nth(1).locator(".moved .reason").inner_text().startswith(counter["entered"][0])
+    assert lists.nth(1).locator(".moved .reason").inner_text().startswith(decision["entered"][0])
     words = panel.inner_text().replace("\u00a0", " ")
     for said in (
-        f"these reasons stay up to {length_down(decision['certified radius'])}",
-        f"stays up to {length_down(decision['certified order radius'])}",
+        f"these reasons stay up to {length_down(decision['certified_radius'])}",
+        f"stays up to {length_down(decision['certified_order_radius'])}",
         f"{decision['weakest'][0]} may be the first to give way, to {decision['weakest'][1]}",
-        f"Length {length_up(counter['radius'])}. The prediction stays {decision['prediction']}: "
+        f"Length {length_up(decision['broken_radius'])}. "
+        f"The prediction stays {decision['prediction']}: "
         f"{100 * decision['probability']:.1f} % → {100 * counter['probability']:.1f} %.",
     ):
         assert said in words

@@ -183,7 +183,7 @@ def test_inputs_in_memory_must_be_the_named_ones() -> None:
     mixed = people(40)[["age", "years", "debt", "income", "default"]]
     config = {"target": "default"}
     found = audit(model, mixed, config=settings_of(config, "here"), **quick)
-    assert any("taken by their names" in note for note in found.models[0]["notes"])
+    assert any("taken by their names" in note for note in found.models[0].notes)
 
 
 def test_encoded_inputs_may_be_what_is_named(tmp_path: Path) -> None:
@@ -308,4 +308,4 @@ def test_rows_that_come_once_are_not_lost_to_a_second_look() -> None:
 def test_nothing_is_said_of_a_few_rows(tmp_path: Path) -> None:
     x: Tensor = torch.arange(40.0).double().view(10, 4)
     found = audit(net(), Table(x=x, names=NAMES), k=2, attack="none", measured=0, checked=0)
-    assert not any("identifier" in note for note in found.models[0]["notes"])
+    assert not any("identifier" in note for note in found.models[0].notes)

@@ -1,5 +1,4 @@
 import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,32 +65,31 @@ class Alike(nn.Module):
 def test_the_reasons_of_pictures_are_audited() -> None:
     model, tolerance = net(), 0.2
     found = audit(model, pictures(), k=4, tolerance=tolerance, effort=QUICK)
-    record = found.record
-    assert record["data"]["kind"] == "picture"
-    assert record["settings"]["norm"] == "linf"
-    assert len(record["data"]["features"]) == 20  # the channels of a pixel count together
-    assert record["data"]["features"][5]["name"] == "row 2, column 2"
+    assert found.data.kind == "picture"
+    assert found.settings.norm == "linf"
+    assert len(found.data.features) == 20  # the channels of a pixel count together
+    assert found.data.features[5].name == "row 2, column 2"
     assert found.counts["broken"] > 0
     assert found.counts["certified"] == 0
-    assert any("No certificate could be given" in note for note in found.models[0]["notes"])
+    assert any("No certificate could be given" in note for note in found.models[0].notes)
     inputs, exact = Inputs(pieces=(Piece(shape=SHAPE),)), net().double()
     x = shown().double()
     before = Gradient(groups=inputs.explained())(exact, x, predicted(exact, x))
     for told in found.decisions:
-        assert len(told["reasons"]) == 4
-        if told["verdict"] != "broken":
+        assert len(told.reasons) == 4
+        if told.verdict != "broken":
             continue
-        at = torch.tensor(told["counter-example"]["input"], dtype=torch.float64).view(1, *SHAPE)
-        own = x[told["row"]][None]
+        at = torch.tensor(told.counter_example.input, dtype=torch.float64).view(1, *SHAPE)
+        own = x[told.row][None]
         assert predicted(exact, at) == predicted(exact, own)
         after = Gradient(groups=inputs.explained())(exact, at, predicted(exact, own))
-        assert precision_at_k(before[told["row"]][None], after, 4) < 1
+        assert precision_at_k(before[told.row][None], after, 4) < 1
         assert float((at - own).abs().max()) <= tolerance
         assert 0 <= float(at.min()) <= float(at.max()) <= 1
-        drawing = told["drawing"]
-        assert drawing["precision"] <= told["counter-example"]["precision"]
+        drawing = told.drawing
+        assert drawing["precision"] <= 1 - len(told.left) / 4
         assert drawing["cost"] <= tolerance
-    page = audit_html(json.loads(json.dumps(record)))
+    page = audit_html(found)
     assert page.count('<figure class="drawing"') == found.counts["broken"]
     assert "Every input may change by 0.2" in page
     assert "style=" not in page
@@ -103,13 +101,13 @@ def test_drawings_are_few_and_an_audit_goes_on(
     monkeypatch.setattr(auditing, "MOST_DRAWN", 2)
     asked: dict[str, Any] = {"k": 4, "tolerance": 0.2, "effort": QUICK, "measured": 2, "chunk": 2}
     whole = audit(net(), pictures(), out=tmp_path / "whole", **asked)
-    drawn = [each for each in whole.decisions if "drawing" in each]
+    drawn = [each for each in whole.decisions if each.drawing]
     assert len(drawn) == 2 < whole.counts["broken"]
-    others = [each for each in whole.decisions if "drawing" not in each]
-    found = [each["counter-example"] for each in others if each["counter-example"]]
+    others = [each for each in whole.decisions if not each.drawing]
+    found = [each.counter_example for each in others if each.counter_example]
     assert found
-    assert all(each["input"] is None for each in found)
-    assert any("first 2 broken decisions are drawn" in note for note in whole.models[0]["notes"])
+    assert all(each.input is None for each in found)
+    assert any("first 2 broken decisions are drawn" in note for note in whole.models[0].notes)
 
     def stop(progress: Progress) -> None:
         if progress.done == 4:
@@ -136,17 +134,17 @@ def test_matrices_are_told_by_their_nodes_and_only_some_pieces_change() -> None:
         nodes=("<A>", "B", "C", "D"),
     )
     found = audit(Alike(), items, k=2, tolerance=0.5, effort=QUICK)
-    assert found.record["data"]["features"][0]["name"] == "<A> \N{EN DASH} B"
-    assert found.record["settings"]["immutable"] == ["what is explained"]
+    assert found.data.features[0].name == "<A> \N{EN DASH} B"
+    assert found.data.immutable == ("what is explained",)
     assert found.counts["broken"] > 0
     first = items.columns.reach == 0
     for told in found.decisions:
-        if "drawing" in told:
-            at = torch.tensor(told["counter-example"]["input"])
-            own = next(items.chunks(9)).x[told["row"]]
+        if told.drawing:
+            at = torch.tensor(told.counter_example.input)
+            own = next(items.chunks(9)).x[told.row]
             assert torch.equal(at[first].double(), own[first])
-            assert len(told["drawing"]["pieces"]) == 2
-    page = audit_html(found.record)
+            assert len(told.drawing["pieces"]) == 2
+    page = audit_html(found)
     assert "<A>" not in page
     assert "Cells are edges" in page
 
@@ -155,7 +153,7 @@ def test_single_grey_pictures_can_be_certified() -> None:
     items = Items(x=shown(shape=(1, 3, 3)), bounds=(0.0, 1.0))
     found = audit(net(9), items, k=2, tolerance=1e-4, effort=QUICK, measured=0)
     assert found.counts["certified"] > 0
-    assert not any("No certificate" in note for note in found.models[0]["notes"])
+    assert not any("No certificate" in note for note in found.models[0].notes)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -207,10 +205,10 @@ def test_the_test_part_of_a_collection_is_audited(pairs: bool) -> None:
     if pairs:
         model = Joined(Alike(), dataset.structure.inputs)
     found = audit(model, dataset if pairs else dataset.split(0), tolerance=0.1, effort=QUICK)
-    assert found.record["settings"]["k"] == 4  # a quarter of the pixels
-    assert found.record["data"]["rows"] == (16 if pairs else 8)
-    assert found.decisions[0]["id"] == ("16 and 23" if pairs else None)
-    assert any("squares instead of circles" in note for note in found.models[0]["notes"])
+    assert found.settings.k == 4  # a quarter of the pixels
+    assert found.data.rows == (16 if pairs else 8)
+    assert found.decisions[0].id == ("16 and 23" if pairs else None)
+    assert any("squares instead of circles" in note for note in found.models[0].notes)
 
 
 def test_a_folder_of_pictures_is_audited_by_its_path(tmp_path: Path) -> None:
@@ -226,14 +224,14 @@ def test_a_folder_of_pictures_is_audited_by_its_path(tmp_path: Path) -> None:
     assert source.length == 6
     assert source.classes == ("cat", "dog")
     assert usual_settings(source).tolerance == 0.02
-    assert audit(model, source, effort=QUICK, measured=0).record["data"]["name"] == "pets"
+    assert audit(model, source, effort=QUICK, measured=0).data.name == "pets"
     with pytest.raises(ValueError, match="no columns to speak of"):
         source_for(str(tmp_path / "pets"), loaded, DataSettings(target="kind"))
 
 
 def test_a_browser_shows_the_drawings(browser: Any, tmp_path: Path) -> None:
     found = audit(net(), pictures(), k=14, tolerance=0.2, effort=QUICK, measured=0)
-    (tmp_path / "audit.html").write_text(audit_html(found.record), encoding="utf-8")
+    (tmp_path / "audit.html").write_text(audit_html(found), encoding="utf-8")
     page = browser.new_page(viewport={"width": 390, "height": 800})
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text))

@@ -174,8 +174,8 @@ def test_a_stated_share_is_checked_and_said_to_be(tmp_path: Path) -> None:
     lines = (tmp_path / "decisions.csv").read_text().splitlines()
     at = lines[0].split(",").index("checked")
     assert at > 0
-    proved = sum((each["certified radius"] or 1) > 0 for each in found.decisions)
-    note = next(each for each in found.models[0]["notes"] if each.startswith("Self-check"))
+    proved = sum((each.certified_radius or 1) > 0 for each in found.decisions)
+    note = next(each for each in found.models[0].notes if each.startswith("Self-check"))
     said = int(note.split()[1])
     assert f"of the {proved} decisions with a proved radius" in note
     assert "those proved furthest of each 20 rows first (50 %, at least 8)" in note
@@ -183,7 +183,7 @@ def test_a_stated_share_is_checked_and_said_to_be(tmp_path: Path) -> None:
     checked = [line.count(",true") for line in lines]
     assert sum(checked) >= said
     none = audit(network(), table(20), checked=0, **settings)
-    assert any("Self-check: none" in each for each in none.models[0]["notes"])
+    assert any("Self-check: none" in each for each in none.models[0].notes)
     assert "0 to 1, got 2" in refusal(lambda: AuditSettings(checked=2))
 
 

@@ -2,6 +2,9 @@
 
 import csv
 import json
+import sqlite3
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from r2et.auditing import Table, audit
-from r2et.auditing.formatting import escaped, flat, unescaped
+from r2et.auditing import Progress, Table, audit
+from r2et.auditing.exports import FORMULA, cell, escaped
+from r2et.auditing.store import FILE
 from refusals import refusal
 
 FORMULAS = ("=1+1", "+x", "-x", "@sum", "\tx", "\rx", " =1", "'=1", "''=1", "\uff1d1", "=\n1")
 FINE = ("", "x", "a=b", "-5", "+1.5", "-1e5", "'tis", "[1]", "x\n=1")
+
+
+def unescaped(text: str) -> str:
+    """What `escaped` was given: an apostrophe before a formula is none of its."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text[1:]) else text
 
 
 @pytest.mark.parametrize("text", FORMULAS)
@@ -42,8 +51,8 @@ def test_every_text_comes_back(text: str) -> None:
 
 
 def test_only_text_is_escaped() -> None:
-    row = {"a": -0.5, "b": -3, "c": "-3", "d": "-x", "e": ["=1"], "f": None, "g": False}
-    assert flat(row) == ["-0.5", "-3", "-3", "'-x", '["=1"]', "", "false"]
+    row = (-0.5, -3, "-3", "-x", ["=1"], None, False)
+    assert [*map(cell, row)] == ["-0.5", "-3", "-3", "'-x", '["=1"]', "", "false"]
 
 
 def hostile() -> Table:
@@ -72,15 +81,15 @@ def test_an_audit_writes_no_formulas_and_reads_its_own_rows(tmp_path: Path) -> N
     with (tmp_path / "csv" / "decisions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        for name, cell in row.items():
+        for name, text in row.items():
             assert not name.startswith(("=", "+", "-", "@"))
-            if cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-                float(cell)
+            if text.startswith(("=", "+", "-", "@", "\t", "\r")):
+                float(text)
     assert {row["id"] for row in rows} == {f"'{text}" for text in FORMULAS}
     # What is said of the whole is said of the texts themselves.
     [model] = found.models
-    assert {each["value"] for each in model["subgroups"]} == {"=one", "'=one", "-two", "-2"}
-    assert model["auc"] is not None
+    assert {each.value for each in model.subgroups} == {"=one", "'=one", "-two", "-2"}
+    assert model.auc is not None
     told = json.loads((tmp_path / "csv" / "audit.json").read_text())["decisions"]
     assert {each["id"] for each in told} == set(FORMULAS)
 
@@ -94,20 +103,34 @@ def test_parquet_is_exact(tmp_path: Path) -> None:
     assert frame["log-odds of @yes"].dtype == float
 
 
-@pytest.mark.parametrize("name", ["decisions.csv", "told.jsonl", "journal.jsonl", "audit.json"])
-def test_what_was_changed_since_is_refused(name: str, tmp_path: Path) -> None:
+def test_what_was_changed_since_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    audit(net(), hostile(), out=out, chunk=4, **SETTINGS)
-    if name != "audit.json":  # as if it had been stopped before the last chunk
-        told = json.loads((out / "audit.json").read_text())["decisions"]
-        (out / "told.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
-        journal = (out / "journal.jsonl").read_text().splitlines(keepends=True)
-        (out / "journal.jsonl").write_text("".join(journal[:3]))
-    content = (out / name).read_text()
-    changed = content.replace("lengths", "length") if name == "journal.jsonl" else None
-    (out / name).write_text(changed or content.replace("0.", "1.", 1))
-    message = refusal(lambda: audit(net(), hostile(), out=out, chunk=4, **SETTINGS))
-    assert name in message
+    run = partial(audit, net(), hostile(), out=out, chunk=4, **SETTINGS)
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 8:
+            raise KeyboardInterrupt
+
+    for change in (
+        "UPDATE decisions SET record = replace(record, '0.', '1.') WHERE chunk = 1 AND place = 2",
+        "DELETE FROM decisions WHERE chunk = 1 AND place = 3",
+        "INSERT INTO decisions SELECT 7, place, in_full, record FROM decisions WHERE chunk = 1",
+        "DELETE FROM chunks WHERE number = 0",
+        "UPDATE decisions SET record = 3",
+        "DROP TABLE chunks",
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            run(on_progress=stop)
+        with closing(sqlite3.connect(out / FILE)) as opened, opened:
+            opened.execute(change)
+        message = refusal(run)
+        assert f"{FILE} was changed since the audit wrote it" in message
+        (out / FILE).unlink()
+    run()
+    record = out / "audit.json"
+    record.write_text(record.read_text().replace("0.", "1.", 1))
+    message = refusal(run)
+    assert "audit.json" in message
     assert "changed" in message
 
 

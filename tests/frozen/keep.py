@@ -71,7 +71,7 @@ def of_classifier() -> dict[str, Any]:
     data = load_breast_cancer(as_frame=True)
     x, y = data.data.iloc[:, :8], data.target
     model = StableClassifier(method="r2et", k=3, epochs=2, random_state=0).fit(x[100:], y[100:])
-    return of_audit(audit(model, pd.DataFrame(x[:20]), k=3, tolerance=0.05).record)
+    return of_audit(audit(model, pd.DataFrame(x[:20]), k=3, tolerance=0.05).to_json())
 
 
 def of_certificates() -> dict[str, Any]:

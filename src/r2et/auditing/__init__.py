@@ -6,7 +6,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,21 +18,34 @@ import torch
 from torch import Tensor, nn
 
 from r2et import __version__
-from r2et.attacks import EnsembleBudget
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import checking
-from r2et.auditing.auditor import MANY, Auditor, AuditSettings, Subject, subject
+from r2et.auditing.auditor import MANY, Auditor, Subject, subject
 from r2et.auditing.checking import Contradiction, Replayed, check, replay
 from r2et.auditing.classifiers import Estimator, is_estimator, networks_of, table_for
 from r2et.auditing.config import DataSettings, FeatureSettings, read_settings, settings_of
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
+from r2et.auditing.exports import check_format, write_table
 from r2et.auditing.formatting import Formatter
 from r2et.auditing.items import Items
 from r2et.auditing.models import Loaded, load_model
-from r2et.auditing.parquet import check_format, write_parquet
+from r2et.auditing.records import (
+    SCHEMA,
+    Audit,
+    AuditedData,
+    AuditedFeature,
+    Decision,
+    Hashes,
+    Preflight,
+    Summary,
+    table_columns,
+    to_json,
+)
 from r2et.auditing.schema import check_inputs_named, schema_of, with_schema
+from r2et.auditing.settings import AuditSettings
 from r2et.auditing.sources import source_for
-from r2et.auditing.store import ROWS, Ledger, sum_of
+from r2et.auditing.store import Store
 from r2et.auditing.summary import MOST_SETS, MOST_SUBGROUPS, Tally, quotas
 from r2et.auditing.tables import Chunk, Columns, Source, Table
 from r2et.certification.affine import Norm
@@ -40,6 +54,7 @@ from r2et.core.limits import content_of
 from r2et.data import Dataset, Split
 from r2et.explainers import Quantity
 from r2et.metrics.exchanges import doubt
+from r2et.preflight import Finding
 
 __all__ = [
     "SCHEMA",
@@ -48,11 +63,13 @@ __all__ = [
     "Contradiction",
     "CsvTable",
     "DataSettings",
+    "Decision",
     "FeatureSettings",
     "Items",
     "Loaded",
     "Progress",
     "Replayed",
+    "Summary",
     "Table",
     "audit",
     "load_model",
@@ -60,10 +77,10 @@ __all__ = [
     "replay",
     "settings_of",
     "source_for",
+    "to_json",
     "usual_settings",
 ]
 
-SCHEMA = "r2et-audit/1"
 MOST_TOLD = 5000
 MOST_REASONS = 40_000  # of pictures and networks that are told in full, which have many each
 MOST_DRAWN = 50
@@ -84,29 +101,6 @@ class Progress:
     what: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Audit:
-    """What an audit found: the content of `audit.json`, and the folder where its files are."""
-
-    record: dict[str, Any]
-    folder: Path | None
-
-    @property
-    def models(self) -> list[dict[str, Any]]:
-        """What was found about each model as a whole."""
-        return list(self.record["models"])
-
-    @property
-    def decisions(self) -> list[dict[str, Any]]:
-        """The decisions told in full: all of them, or the first of each verdict."""
-        return list(self.record["decisions"])
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many decisions of the first model got each verdict."""
-        return dict(self.record["models"][0]["counts"])
-
-
 def ignore(progress: Progress) -> None:
     """Show nothing."""
 
@@ -120,7 +114,7 @@ def audit(
     epsilons: Sequence[float] | None = None,
     norm: Norm | None = None,
     explained: Quantity = "probability",
-    gauge_free: bool = False,
+    project_one_hot: bool = False,
     attack: str = "strong",
     effort: EnsembleBudget | None = None,
     radii: str | None = None,
@@ -158,7 +152,7 @@ def audit(
         epsilons=usual.epsilons if epsilons is None else tuple(epsilons),
         norm=usual.norm if norm is None else norm,
         explained=explained,
-        gauge_free=gauge_free,
+        project_one_hot=project_one_hot,
         attack=attack,
         effort=usual.effort if effort is None else effort,
         radii=usual.radii if radii is None else radii,
@@ -175,7 +169,7 @@ def audit(
             found = _audited(named, source, settings, Path(folder), "csv", on_progress)
         except Contradiction as wrong:
             raise Contradiction(wrong.record, wrong.where) from None  # its folder will be gone
-    return Audit(record=found.record, folder=None)
+    return replace(found, folder=None)
 
 
 def usual_settings(source: Source) -> AuditSettings:
@@ -226,6 +220,9 @@ def _audited(
     if first is None:
         raise ValueError(f"{source.name} has no rows: there is nothing to audit.")
     _check_finite(first, source)
+    if settings.radii == "auto":
+        few = total is not None and total <= MANY
+        settings = replace(settings, radii="all" if few else "none")
     on_progress(Progress(done=0, total=total, what="looking at the model"))
     subjects = [
         subject(name, model, first.x, source.columns, settings, source.classes)
@@ -236,49 +233,51 @@ def _audited(
     plan = _plan(subjects, source, first, settings, format)
     with held(folder):
         clear_aside(folder)
-        ledger = Ledger(folder, plan)
-        if ledger.finished:
-            return Audit(record=_kept(folder, ledger.record), folder=folder)
-        (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
-        radii = settings.radii == "all" or (
-            settings.radii == "auto" and total is not None and total <= MANY
-        )
-        work = [
-            (
-                Auditor(each, source.columns, settings, radii),
-                Formatter(number=number, subject=each, columns=source.columns, settings=settings),
-            )
-            for number, each in enumerate(subjects)
-        ]
-        done = 0
-        for number, chunk in enumerate(itertools.chain([first], chunks)):
-            _check_finite(chunk, source)
-            if number < len(ledger.digests):
-                _check_same(chunk, ledger.digests[number], folder)
-            else:
-                _add(chunk, done, work, ledger, settings, source.name)
-            done += len(chunk.rows)
-            on_progress(Progress(done=done, total=total, what="auditing decisions"))
-        on_progress(Progress(done=done, total=total, what="adding up"))
-        record = _record(subjects, source, settings, ledger, done, radii, plan, doubted)
-        text = json.dumps(record, allow_nan=False, ensure_ascii=False)
-        write_text(folder / RECORD, text)
-        if format == "parquet":
-            write_parquet(folder / ROWS, subjects[0].classes, settings)
-        ledger.finish(text, keep_rows=format == "csv")
-    return Audit(record=record, folder=folder)
+        with closing(Store(folder, plan)) as store:
+            if store.finished:
+                return _kept(folder, store.finished)
+            (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
+            work = [
+                (
+                    Auditor(each, source.columns, settings),
+                    Formatter(
+                        number=number, subject=each, columns=source.columns, settings=settings
+                    ),
+                )
+                for number, each in enumerate(subjects)
+            ]
+            done = 0
+            for number, chunk in enumerate(itertools.chain([first], chunks)):
+                _check_finite(chunk, source)
+                if number < len(store.digests):
+                    _check_same(chunk, store.digests[number], folder)
+                else:
+                    _add(chunk, done, work, store, settings, source.name)
+                done += len(chunk.rows)
+                on_progress(Progress(done=done, total=total, what="auditing decisions"))
+            on_progress(Progress(done=done, total=total, what="adding up"))
+            found = _found(subjects, source, settings, store, done, plan, doubted)
+            columns = table_columns(settings.epsilons, subjects[0].classes, [*first.subgroups[0]])
+            write_table(folder, format, columns, store.decisions())
+            text = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False)
+            write_text(folder / RECORD, text)
+            store.finish(_sum_of(text.encode()))
+    return replace(found, folder=folder)
 
 
-def _kept(folder: Path, expected: object) -> dict[str, Any]:
-    """The record of a finished audit."""
+def _kept(folder: Path, expected: str) -> Audit:
+    """What a finished audit found."""
     content = content_of(folder / RECORD) if (folder / RECORD).is_file() else b""
-    if sum_of(content) != expected:
+    if _sum_of(content) != expected:
         raise ValueError(
             f"{folder} holds a finished audit whose {RECORD} is gone or was changed: delete the "
             "folder, or choose another one."
         )
-    found: dict[str, Any] = json.loads(content)
-    return found
+    return replace(Audit.from_json(json.loads(content)), folder=folder)
+
+
+def _sum_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _smaller(length: int | None, rows: int | None) -> int | None:
@@ -382,29 +381,31 @@ def _add(
     chunk: Chunk,
     done: int,
     work: Sequence[tuple[Auditor, Formatter]],
-    ledger: Ledger,
+    store: Store,
     settings: AuditSettings,
     where: str,
 ) -> None:
     """Audit the rows of a chunk by all models and keep what was found."""
     measured = max(0, min(len(chunk.rows), settings.measured - done))
-    rows, told = [], []
-    so_far = Counter(ledger.told)
-    for judge, teller in work:
-        judged = judge.judge(chunk.x, measured)
+    found = []
+    so_far = store.in_full.copy()
+    for auditor, formatter in work:
+        evidence = auditor.evidence(chunk.x, measured)
         try:
-            checked = check(judge, judged, chunk, where, first=done == 0).tolist()
-        except Contradiction as found:
-            raise found.kept_in(ledger.folder) from None
-        look = teller.columns.look
-        for i, row in enumerate(teller.rows(chunk, judged, checked)):
-            rows.append(row)
-            key = f"{row['model']} {row['verdict']}"
-            if so_far[key] < _most_told(teller.columns, settings) // len(work):
-                drawn = so_far[key] < MOST_DRAWN // len(work) and row["verdict"] == "broken"
-                so_far[key] += 1
-                told.append(teller.told(chunk, judged, i, row, drawn and look is not None))
-    ledger.add(chunk.digest, rows, told)
+            checked = check(auditor, evidence, chunk, where, first=done == 0)
+        except Contradiction as contradiction:
+            raise contradiction.kept_in(store.folder) from None
+        look = formatter.columns.look
+        for i, decision in enumerate(formatter.decisions(chunk, evidence, checked)):
+            key = (decision.model, decision.verdict)
+            in_full = so_far[key] < _most_told(formatter.columns, settings) // len(work)
+            if in_full:
+                few = so_far[key] < MOST_DRAWN // len(work)
+                to_draw = few and decision.verdict == "broken" and look is not None
+                decision = formatter.in_full(decision, evidence, i, to_draw=to_draw)
+            so_far[key] += in_full
+            found.append((decision, in_full))
+    store.add(chunk.digest, found)
 
 
 def _most_told(columns: Columns, settings: AuditSettings) -> int:
@@ -412,84 +413,66 @@ def _most_told(columns: Columns, settings: AuditSettings) -> int:
     return MOST_TOLD if columns.look is None else min(MOST_TOLD, MOST_REASONS // settings.k)
 
 
-def _record(
+def _found(
     subjects: Sequence[Subject],
     source: Source,
     settings: AuditSettings,
-    ledger: Ledger,
+    store: Store,
     rows: int,
-    radii: bool,
     plan: Mapping[str, Any],
     doubted: Sequence[Sequence[str]],
-) -> dict[str, Any]:
-    """The content of `audit.json`, from the rows that were kept."""
+) -> Audit:
+    """What the decisions that were kept amount to."""
     classes, columns = subjects[0].classes, source.columns
     tallies = [Tally(settings, classes) for _ in subjects]
-    for row in ledger.rows():
-        tallies[int(row["model"])].add(row)
-    joined = hashlib.sha256("".join(ledger.digests).encode()).hexdigest()[:12]
+    for decision in store.decisions():
+        tallies[decision.model].add(decision)
+    joined = hashlib.sha256("".join(store.digests).encode()).hexdigest()[:12]
     canonical = json.dumps(plan["settings"], sort_keys=True)
-    return {
-        "schema": SCHEMA,
-        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "version": __version__,
-        "hashes": {
-            "model": plan["model"],
-            "data": source.digest or joined,
-            "settings": hashlib.sha256(canonical.encode()).hexdigest()[:12],
-        },
-        "settings": {
-            "k": settings.k,
-            "tolerance": settings.tolerance,
-            "epsilons": list(settings.epsilons),
-            "norm": settings.norm,
-            "explained": settings.explained,
-            "attack": settings.attack,
-            "seed": settings.seed,
-            "checked": settings.checked,
-            "gauge free": settings.gauge_free,
-            "immutable": columns.immutable,
-            "unit of eps": columns.unit_of_eps,
-            "effort": plan["settings"]["effort"] if settings.attack != "none" else None,
-            "radii": radii,
-        },
-        "data": {
-            "name": source.name,
-            "rows": rows,
-            "features": [
-                {
-                    "name": feature.name,
-                    "unit": feature.unit,
-                    "group": feature.group,
-                    "immutable": still,
-                }
+    return Audit(
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        version=__version__,
+        hashes=Hashes(
+            model=plan["model"],
+            data=source.digest or joined,
+            settings=hashlib.sha256(canonical.encode()).hexdigest()[:12],
+        ),
+        settings=settings,
+        data=AuditedData(
+            name=source.name,
+            rows=rows,
+            features=tuple(
+                AuditedFeature(
+                    name=feature.name, unit=feature.unit, group=feature.group, immutable=still
+                )
                 for feature, still in zip(columns.features, columns.still, strict=True)
-            ],
-            "classes": list(classes),
-            "target": source.target,
-            **({} if columns.look is None else {"kind": columns.look.kind}),
-        },
-        "models": [
-            {
-                "name": each.name,
-                **tally.record(),
-                "preflight": [_found_before(*finding) for finding in each.findings],
-                "notes": [*doubts, *_notes(each, tally, source, settings, rows, radii)],
-            }
+            ),
+            classes=classes,
+            target=source.target,
+            kind=None if columns.look is None else columns.look.kind,
+            immutable=tuple(columns.immutable),
+            unit_of_eps=columns.unit_of_eps,
+        ),
+        models=tuple(
+            tally.summary(
+                each.name,
+                [_preflight(*finding) for finding in each.findings],
+                [*doubts, *_notes(each, tally, source, settings, rows)],
+            )
             for each, tally, doubts in zip(subjects, tallies, doubted, strict=True)
-        ],
-        "decisions": _chosen(ledger, tallies, _most_told(columns, settings)),
-    }
+        ),
+        decisions=tuple(_chosen(store, tallies, _most_told(columns, settings))),
+    )
 
 
-def _found_before(finding: Any, repaired: bool) -> dict[str, Any]:
+def _preflight(finding: Finding, repaired: bool) -> Preflight:
     """A finding about a model, each part without the stop that the page sets."""
     cure = finding.cure.rstrip(".")
-    return {
-        "problem": f"{finding.kind} ({finding.where}): {finding.problem.rstrip('.')}",
-        "effect": finding.effect.rstrip(".") + ("" if repaired else f" (cure: {cure})"),
-        "repair": cure if repaired else None,
-    }
+    return Preflight(
+        problem=f"{finding.kind} ({finding.where}): {finding.problem.rstrip('.')}",
+        effect=finding.effect.rstrip(".") + ("" if repaired else f" (cure: {cure})"),
+        repair=cure if repaired else None,
+    )
 
 
 def _notes(
@@ -498,7 +481,6 @@ def _notes(
     source: Source,
     settings: AuditSettings,
     rows: int,
-    radii: bool,
 ) -> Iterator[str]:
     """What a reader should know about how the numbers came about."""
     yield from source.notes
@@ -507,7 +489,7 @@ def _notes(
             f"No certificate could be given, so that no decision is called certified: "
             f"{each.uncertified}"
         )
-    elif not radii:
+    elif settings.radii == "none":
         yield (
             f"Radii were not sought{_of_table(source)}: each certified radius is the greatest "
             "audited length at which the reasons are proved to stay."
@@ -524,7 +506,7 @@ def _notes(
             "Thickness, faithfulness and flippable predictions were measured on the first "
             f"{settings.measured:,} decisions{_and_exchanges(source)}."
         )
-    yield from _about_exchanges(tally.exchanges())
+    yield from _about_exchanges(tally)
     if len(tally.subgroups) > MOST_SUBGROUPS:
         yield f"Only the {MOST_SUBGROUPS} largest of {len(tally.subgroups):,} subgroups are shown."
     if len(tally.sets) >= MOST_SETS:
@@ -548,12 +530,12 @@ def _and_exchanges(source: Source) -> str:
     return ", and so was the exchange agreement" if source.columns.exchangeable else ""
 
 
-def _about_exchanges(found: Mapping[str, Any]) -> Iterator[str]:
+def _about_exchanges(tally: Tally) -> Iterator[str]:
     """What slopes do not say about exchanges of categories, and of whom that is not known."""
-    agreement, size = found["exchange agreement"], found["exchange size"]
-    if agreement is not None and (said := doubt(agreement, size)):
+    agreement, size = tally.means["exchange_agreement"], tally.means["exchange_size"]
+    if agreement.count and (said := doubt(agreement.mean, size.mean)):
         yield said
-    if without := found["without exchanges"]:
+    if without := tally.without_exchanges:
         yield (
             f"{without:,} of the decisions measured offer too few exchanges of categories to be "
             "ordered, or none that does anything: the exchange agreement is that of the others."
@@ -564,17 +546,12 @@ def _of_table(source: Source) -> str:
     return " for a table of this size" if source.columns.look is None else ""
 
 
-def _chosen(ledger: Ledger, tallies: Sequence[Tally], most: int) -> list[dict[str, Any]]:
+def _chosen(store: Store, tallies: Sequence[Tally], most: int) -> list[Decision]:
     """The decisions told in full: all, or the first of each verdict in proportion."""
-    left = {
-        f"{number} {verdict}": count
-        for number, tally in enumerate(tallies)
-        for verdict, count in quotas(tally.counts, most // len(tallies)).items()
-    }
+    left = [Counter(quotas(tally.counts, most // len(tallies))) for tally in tallies]
     chosen = []
-    for told in ledger.told_rows():
-        key = f"{told['model']} {told['verdict']}"
-        if left.get(key, 0) > 0:
-            left[key] -= 1
-            chosen.append(told)
-    return sorted(chosen, key=lambda each: each["model"])
+    for decision in store.decisions(in_full=True):
+        if left[decision.model][decision.verdict] > 0:
+            left[decision.model][decision.verdict] -= 1
+            chosen.append(decision)
+    return sorted(chosen, key=lambda each: each.model)

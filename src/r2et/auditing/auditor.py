@@ -1,30 +1,26 @@
 """What is found out about each decision of a model: what is proved, and what an attack breaks."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import EnsembleBudget, attack_curve, flip_attack, strong_attack
+from r2et.attacks import attack_curve, flip_attack, strong_attack
 from r2et.auditing.models import model_digest
+from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
 from r2et.certification import Certificate, RecordedModel, certify, record
-from r2et.certification.affine import Norm
 from r2et.core.autograd import eval_mode
 from r2et.core.exact import exact_copy
-from r2et.core.naming import briefly, nearest
+from r2et.core.naming import briefly
 from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import check_k, order, precision_at_k, ties, top_k_mask
 from r2et.core.rng import stream
 from r2et.explainers import (
-    SCORES,
     Explainer,
     Gradient,
-    Quantity,
     check_inputs,
     input_gradient,
     log_odds,
@@ -39,8 +35,6 @@ from r2et.models.smoothing import softened
 from r2et.perturbations import PERTURBATIONS
 from r2et.preflight import Finding, repair, validate
 
-ATTACKS = ("strong", "none")
-RADII = ("auto", "all", "none")
 MANY = 20_000  # rows beyond which radii are not sought unless asked for
 PROBED = 64  # rows by which a model is examined before the audit
 BEYOND = (0.0, 1e-9, 1e-6, 1e-4)  # of the way to a broken input, where it is tried again
@@ -49,67 +43,6 @@ INSIDE = 1 - 1e-7  # of a proved radius: nearer to its border, rounding has a sa
 DRAWN_AT_ONCE = 2**18  # numbers of pictures and networks in one search, whose layers are large
 LEAST_TOGETHER = 16  # of them that are explained at once
 AROUND = 8  # neighbours, and points on the way to each, of which thickness is the mean
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditSettings:
-    """What is asked of each decision.
-
-    `tolerance` is the length at which a verdict is given, `epsilons` those of the curves. `radii`
-    are sought for "all" decisions, for "none", where a certificate at each of `epsilons` must do,
-    or for those of tables up to 20,000 rows ("auto"). `measured` rows, the first ones, get the
-    measures that cost most: thickness, faithfulness, flippable predictions and exchange agreement.
-    `chunk` rows are
-    audited at a time, and what is found out about them is kept: 256 unless given, 2048 without an
-    attack. `rows` leaves out all but the first ones. `checked` is the share of the decisions with a
-    proof that are attacked inside their radii, those proved furthest first
-    (`r2et.auditing.checking`).
-    """
-
-    k: int = 8
-    tolerance: float = 0.1
-    epsilons: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5)
-    norm: Norm = "l2"
-    explained: Quantity = "probability"
-    gauge_free: bool = False
-    attack: str = "strong"
-    effort: EnsembleBudget = EnsembleBudget(rounds=2, starts=16, points=64, moves=24)  # noqa: RUF009 - frozen
-    radii: str = "auto"
-    rows: int | None = None
-    measured: int = 1000
-    chunk: int | None = None
-    checked: float = 0.1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be asked, and look at the tolerance, too."""
-        for what, word, known in (
-            ("attack", self.attack, ATTACKS),
-            ("radii", self.radii, RADII),
-            ("norm", self.norm, PERTURBATIONS),
-            ("explained quantity", self.explained, tuple(SCORES)),
-        ):
-            if word not in known:
-                raise ValueError(f"unknown {what} {word!r}: {nearest(str(word), known)}")
-        for length in (self.tolerance, *self.epsilons):
-            if not 0 < length < math.inf:
-                raise ValueError(
-                    f"the tolerance and the epsilons of an audit must be positive, got {length:g}."
-                )
-        if self.chunk is None:
-            object.__setattr__(self, "chunk", 256 if self.attack != "none" else 2048)
-        counts = (self.chunk or 0, self.measured, 1 if self.rows is None else self.rows)
-        if counts[0] < 1 or counts[1] < 0 or counts[2] < 1:
-            raise ValueError(
-                f"an audit needs chunk >= 1, measured >= 0 and rows >= 1, got {counts}."
-            )
-        if not 0 <= self.checked <= 1:
-            raise ValueError(
-                f"checked is a share of the proved decisions, 0 to 1, got {self.checked:g}."
-            )
-        # The curve shows the tolerance, too.
-        lengths = tuple(sorted({*map(float, self.epsilons), float(self.tolerance)}))
-        object.__setattr__(self, "epsilons", lengths)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,7 +78,7 @@ class Explained:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Judged:
+class Evidence:
     """What was found out about B decisions, for each of E lengths where it depends on them."""
 
     clean: Explained
@@ -166,31 +99,8 @@ class Judged:
     """The inputs of those changes, the clean ones where there is none."""
     worst: Explained
     """The most damaging inputs found within the tolerance, where decisions are drawn."""
-    off_data_share: Tensor | None
     measures: dict[str, Tensor]
-    """Of the first rows of the audit only."""
-
-    def verdicts(self, tolerance: float) -> list[str]:
-        """The verdict on each decision at a length."""
-        return [
-            verdict(certified, broken, tolerance)
-            for certified, broken in zip(self.certified.tolist(), self.broken.tolist(), strict=True)
-        ]
-
-
-Verdict = Literal["certified", "broken", "undetermined"]
-VERDICTS: tuple[Verdict, ...] = ("certified", "broken", "undetermined")
-
-
-def verdict(certified: float, broken: float, tolerance: float) -> Verdict:
-    """Whether a decision's reasons are proved to stay within a length, shown to change, or neither.
-
-    >>> verdict(0.2, 0.3, 0.1), verdict(0.05, 0.3, 0.1), verdict(0.05, 0.1, 0.1)
-    ('certified', 'undetermined', 'broken')
-    """
-    if certified >= tolerance:
-        return "certified"
-    return "broken" if broken <= tolerance else "undetermined"
+    """By the fields of `Decision`; the costly ones of the first rows of the audit only."""
 
 
 def subject(
@@ -365,15 +275,15 @@ def _recorded(
 class Auditor:
     """Finds out about the decisions of one model, some rows at a time."""
 
-    def __init__(self, subject: Subject, columns: Columns, settings: AuditSettings, radii: bool):
-        self.subject, self.columns, self.settings, self.radii = subject, columns, settings, radii
-        self.one_hot = columns.one_hot if settings.gauge_free else None
+    def __init__(self, subject: Subject, columns: Columns, settings: AuditSettings) -> None:
+        self.subject, self.columns, self.settings = subject, columns, settings
+        self.one_hot = columns.one_hot if settings.project_one_hot else None
         weights = subject.model.parameters()
         self.device = next((each.device for each in weights), torch.device("cpu"))
         self.reach = columns.reach.to(self.device)
         self.region = PERTURBATIONS[settings.norm](scale=self.reach, bounds=columns.bounds)
 
-    def judge(self, x: Tensor, measured: int) -> Judged:
+    def evidence(self, x: Tensor, measured: int) -> Evidence:
         """What there is to know about the decisions on x; costly measures of the first rows."""
         settings, model, x = self.settings, self.subject.model, x.to(self.device)
         clean = self.explained(x, predicted(model, x))
@@ -386,9 +296,7 @@ class Auditor:
         order_radius = torch.where(at_border, order_radius.clamp(max=certified), order_radius)
         if attacked is not None:
             kept = torch.where(at_border[:, None], torch.minimum(kept, attacked), kept)
-        with torch.no_grad():
-            margins = input_gradient(model, x, clean.y, "margin") if self.columns.one_hot else None
-        return Judged(
+        return Evidence(
             clean=clean,
             tie=ties(clean.slopes.abs(), settings.k),
             certified=certified,
@@ -399,10 +307,7 @@ class Auditor:
             attacked_precision=attacked,
             broken_by=by,
             worst=worst,
-            off_data_share=None
-            if margins is None
-            else off_data_share(margins, self.columns.one_hot),
-            measures=self._measures(clean, measured) if measured else {},
+            measures=self._off_data_share(clean) | self._measures(clean, measured),
         )
 
     def explained(self, x: Tensor, y: Tensor) -> Explained:
@@ -462,7 +367,7 @@ class Auditor:
             )
 
         everyone = torch.arange(len(radius), device=radius.device)
-        if self.radii:
+        if settings.radii == "all":
             found = proved(everyone, (), True)
             radius, order_radius, weakest = found.radius, found.order_radius, found.weakest
         kept = self._precisions(radius, lambda rows, length: proved(rows, (length,), False))
@@ -572,8 +477,17 @@ class Auditor:
                 nearest = torch.where(better[:, None], at, nearest)
         return shortest, nearest
 
+    def _off_data_share(self, clean: Explained) -> dict[str, Tensor]:
+        if not self.columns.one_hot:
+            return {}
+        with torch.no_grad():
+            margins = input_gradient(self.subject.model, clean.x, clean.y, "margin")
+        return {"off_data_share": off_data_share(margins, self.columns.one_hot)}
+
     def _measures(self, clean: Explained, count: int) -> dict[str, Tensor]:
         """Measures of the first rows that would take too long for all of them: (count,) each."""
+        if not count:
+            return {}
         settings, model = self.settings, self.subject.model
         x, y, saliency = clean.x[:count], clean.y[:count], clean.slopes[:count].abs()
         region = self.region.at(settings.tolerance)
@@ -615,4 +529,4 @@ class Auditor:
             return {}
         off, on = (self.columns.scale.apply(torch.full_like(x[0], value)) for value in (0.0, 1.0))
         found = exchange_agreement(self.subject.model, x, y, groups, off=off, on=on)
-        return {"exchange agreement": found.order, "exchange size": found.size}
+        return {"exchange_agreement": found.order, "exchange_size": found.size}

@@ -23,12 +23,12 @@ from r2et.auditing.auditor import (
     DRAWN_AT_ONCE,
     INSIDE,
     Auditor,
-    AuditSettings,
+    Evidence,
     Explained,
-    Judged,
     made_ready,
 )
 from r2et.auditing.models import model_digest
+from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk
 from r2et.certification import certify
 from r2et.core.files import write_text
@@ -76,30 +76,30 @@ class Contradiction(RuntimeError):
         return Contradiction(self.record, self.where, write_text(folder / FILE, text))
 
 
-def check(judge: Auditor, judged: Judged, chunk: Chunk, where: str, first: bool) -> Tensor:
+def check(auditor: Auditor, evidence: Evidence, chunk: Chunk, where: str, first: bool) -> Tensor:
     """Which decisions were attacked inside their radii: (B,). A success is a `Contradiction`.
 
     Of the `first` chunk of an audit some are checked at least.
     """
-    clean, lengths = judged.clean, judge.settings.epsilons
-    seen = judged.broken < INSIDE * judged.certified
-    left = precision_at_k(clean.slopes.abs(), judged.broken_by.slopes.abs(), judge.settings.k)
+    clean, lengths = evidence.clean, auditor.settings.epsilons
+    seen = evidence.broken < INSIDE * evidence.certified
+    left = precision_at_k(clean.slopes.abs(), evidence.broken_by.slopes.abs(), auditor.settings.k)
     for at, length in enumerate(lengths):
-        promised = judged.certified_precision[:, at] - 0.5 / judge.settings.k
-        seen |= (judged.broken < INSIDE * length) & (left < promised)
+        promised = evidence.certified_precision[:, at] - 0.5 / auditor.settings.k
+        seen |= (evidence.broken < INSIDE * length) & (left < promised)
     if seen.any():
         row = int(seen.nonzero()[0])
         promise = max(
-            [float(judged.certified[row])]
+            [float(evidence.certified[row])]
             + [
                 length
                 for at, length in enumerate(lengths)
-                if judged.certified_precision[row, at] > left[row]
+                if evidence.certified_precision[row, at] > left[row]
             ]
         )
-        raise _contradiction(judge, clean, row, judged.broken_by.x[row], promise, chunk, where)
-    rows = chosen(judged.certified, judge.settings, chunk, LEAST if first else 0)
-    _attack_inside(judge, clean, rows, judged.certified, chunk, where)
+        raise _contradiction(auditor, clean, row, evidence.broken_by.x[row], promise, chunk, where)
+    rows = chosen(evidence.certified, auditor.settings, chunk, LEAST if first else 0)
+    _attack_inside(auditor, clean, rows, evidence.certified, chunk, where)
     return torch.zeros_like(seen).index_fill(0, rows, True)
 
 
@@ -115,10 +115,10 @@ def chosen(certified: Tensor, settings: AuditSettings, chunk: Chunk, least: int)
 
 
 def _attack_inside(
-    judge: Auditor, clean: Explained, rows: Tensor, certified: Tensor, chunk: Chunk, where: str
+    auditor: Auditor, clean: Explained, rows: Tensor, certified: Tensor, chunk: Chunk, where: str
 ) -> None:
     """Attack these decisions at their own lengths, the longest first."""
-    longest = judge.settings.epsilons[-1]
+    longest = auditor.settings.epsilons[-1]
     bounded = certified[rows].isfinite()
     tasks = [(rows[bounded], certified[rows][bounded])]
     for far in FAR:
@@ -129,11 +129,11 @@ def _attack_inside(
             continue
         ranked = lengths.argsort(descending=True)
         for part in ranked.chunk(GROUPS):
-            _attack_group(judge, clean, which[part], lengths[part], certified, chunk, where)
+            _attack_group(auditor, clean, which[part], lengths[part], certified, chunk, where)
 
 
 def _attack_group(
-    judge: Auditor,
+    auditor: Auditor,
     clean: Explained,
     rows: Tensor,
     lengths: Tensor,
@@ -143,32 +143,32 @@ def _attack_group(
 ) -> None:
     """Attack decisions of similar radii together; a change that breaks one is a contradiction."""
     x, inside = clean.x[rows], lengths * (1 - 2 * (1 - INSIDE))
-    found = [_strongest(judge, clean, rows, float(inside.min()))]
+    found = [_strongest(auditor, clean, rows, float(inside.min()))]
     # The same way to the border of each decision's own region.
-    found += [_to_length(judge.region, place, x, inside) for place in found]
-    found += _points(judge, x, inside, chunk)
+    found += [_to_length(auditor.region, place, x, inside) for place in found]
+    found += _points(auditor, x, inside, chunk)
     tried = rows.repeat(len(found))
-    cost, nearest = judge.nearest_break(clean, tried, [torch.cat(found)])
+    cost, nearest = auditor.nearest_break(clean, tried, [torch.cat(found)])
     false = cost < INSIDE * certified[tried]
     if false.any():
         at = int(cost.where(false, torch.inf).argmin())
         row, promise = int(tried[at]), float(certified[tried[at]])
-        raise _contradiction(judge, clean, row, nearest[at], promise, chunk, where)
+        raise _contradiction(auditor, clean, row, nearest[at], promise, chunk, where)
 
 
-def _strongest(judge: Auditor, clean: Explained, rows: Tensor, radius: float) -> Tensor:
+def _strongest(auditor: Auditor, clean: Explained, rows: Tensor, radius: float) -> Tensor:
     """The most damaging inputs that the strong attack finds within a length: (b, d)."""
-    settings = judge.settings
-    drawn = judge.columns.look is not None
+    settings = auditor.settings
+    drawn = auditor.columns.look is not None
     attack = partial(strong_attack, numbers_at_once=DRAWN_AT_ONCE) if drawn else strong_attack
     return attack(
         k=settings.k,
-        explain=judge.explain,
+        explain=auditor.explain,
         radius=radius,
-        threat=judge.region,
+        threat=auditor.region,
         effort=replace(settings.effort, rounds=1),
         seed=settings.seed,
-    )(judge.subject.model, clean.x[rows], clean.y[rows]).x
+    )(auditor.subject.model, clean.x[rows], clean.y[rows]).x
 
 
 def _to_length(region: NormBall, place: Tensor, x: Tensor, lengths: Tensor) -> Tensor:
@@ -178,17 +178,17 @@ def _to_length(region: NormBall, place: Tensor, x: Tensor, lengths: Tensor) -> T
     return region.confine(torch.where(place == x, x, moved), x)
 
 
-def _points(judge: Auditor, x: Tensor, lengths: Tensor, chunk: Chunk) -> list[Tensor]:
+def _points(auditor: Auditor, x: Tensor, lengths: Tensor, chunk: Chunk) -> list[Tensor]:
     """Random inputs within lengths of their own, on their border and in corners: (b, d) each."""
-    count = POINTS if judge.columns.look is None else POINTS // 8
-    draw = stream(judge.settings.seed, "check points", str(chunk.rows[0]))
-    unit = judge.region.at(1.0)
+    count = POINTS if auditor.columns.look is None else POINTS // 8
+    draw = stream(auditor.settings.seed, "check points", str(chunk.rows[0]))
+    unit = auditor.region.at(1.0)
     inner, outer, corners = unit.offsets(x[0], count, draw).tensor_split(
         (count // 2, 3 * count // 4)
     )
     border = outer / unit.cost(outer, torch.zeros_like(outer))[:, None]
     # Corners of a box, and of as many features of a ball as chance has.
-    corners = corners.sign() * judge.reach
+    corners = corners.sign() * auditor.reach
     if unit.norm != "linf":
         corners = torch.where(torch.rand(corners.shape, generator=draw).to(x) < 0.3, corners, 0.0)
         corners = corners / unit.cost(corners, torch.zeros_like(corners)).clamp_min(1)[:, None]
@@ -197,7 +197,7 @@ def _points(judge: Auditor, x: Tensor, lengths: Tensor, chunk: Chunk) -> list[Te
 
 
 def _contradiction(
-    judge: Auditor,
+    auditor: Auditor,
     clean: Explained,
     row: int,
     changed: Tensor,
@@ -205,8 +205,8 @@ def _contradiction(
     chunk: Chunk,
     where: str,
 ) -> Contradiction:
-    settings, columns = judge.settings, judge.columns
-    both = judge.explained(torch.stack([clean.x[row], changed]), clean.y[row].expand(2))
+    settings, columns = auditor.settings, auditor.columns
+    both = auditor.explained(torch.stack([clean.x[row], changed]), clean.y[row].expand(2))
     old, new = (each[: settings.k].tolist() for each in both.ranked)
     names = [feature.name for feature in columns.features]
     record = {
@@ -214,13 +214,13 @@ def _contradiction(
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "version": __version__,
         "torch": torch.__version__,
-        "model": judge.subject.name,
-        "digest": judge.subject.digest,
+        "model": auditor.subject.name,
+        "digest": auditor.subject.digest,
         "row": int(chunk.rows[row]),
         "id": chunk.ids[row],
         "class": int(clean.y[row]),
         "proved radius": None if math.isinf(promise) else promise,
-        "distance": float(judge.region.cost(changed[None], clean.x[row][None])),
+        "distance": float(auditor.region.cost(changed[None], clean.x[row][None])),
         "reasons at x": [names[number] for number in old],
         "reasons at changed": [names[number] for number in new],
         "left": [names[number] for number in old if number not in new],
@@ -229,7 +229,7 @@ def _contradiction(
         "x": clean.x[row].tolist(),
         "changed": changed.tolist(),
         "reach": columns.reach.tolist(),
-        "one-hot": None if judge.one_hot is None else [list(each) for each in judge.one_hot],
+        "one-hot": None if auditor.one_hot is None else [list(each) for each in auditor.one_hot],
         "settings": json.loads(json.dumps(asdict(settings))),
         "reproduce": [
             "from r2et.auditing import load_model, replay",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks import EnsembleBudget
-from r2et.auditing.auditor import AuditSettings
+from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns, check_labels
 from r2et.core.inputs import Inputs, Joined, upper_triangle
 from r2et.core.limits import check_bytes

@@ -1,4 +1,4 @@
-"""What the rows of an audit amount to: everything that is said about a model as a whole."""
+"""What the decisions of an audit amount to: everything that is said about a model as a whole."""
 
 import hashlib
 import json
@@ -6,153 +6,168 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from r2et.auditing.auditor import VERDICTS, AuditSettings
-from r2et.auditing.formatting import MEASURES
+from r2et.auditing.records import (
+    VERDICTS,
+    Curve,
+    Decision,
+    Faithfulness,
+    Preflight,
+    Subgroup,
+    Summary,
+    Swap,
+    Thickness,
+    features_of,
+)
+from r2et.auditing.settings import AuditSettings
 
 MOST_SWAPS = 20
 MOST_SUBGROUPS = 60
 MOST_SETS = 2_000_000  # different sets of reasons that are counted one by one
+MEANS = (
+    *("off_data_share", "thickness", "dffot", "comp", "suff", "flippable"),
+    *("exchange_agreement", "exchange_size"),
+)
 
-TextRow = Mapping[str, str]
+
+class Mean:
+    """The mean of numbers that come one by one, and the least of them."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.least = 0, 0.0, math.inf
+
+    def add(self, value: float) -> None:
+        """Count a number in."""
+        self.count, self.total = self.count + 1, self.total + value
+        self.least = min(self.least, value)
+
+    @property
+    def mean(self) -> float:
+        """The mean so far, of one number at least."""
+        return self.total / self.count
+
+    @property
+    def known(self) -> float | None:
+        """The mean so far, if any number came."""
+        return self.mean if self.count else None
 
 
 class Tally:
-    """Adds up the rows of one model, in memory that hardly grows with them."""
+    """Adds up the decisions of one model, in memory that hardly grows with them."""
 
     def __init__(self, settings: AuditSettings, classes: Sequence[str]) -> None:
         self.settings, self.classes = settings, classes
         self.counts: Counter[str] = Counter()
-        self.kept = {what: np.zeros(len(settings.epsilons)) for what in ("certified", "attacked")}
-        self.within = {what: np.zeros(len(settings.epsilons)) for what in ("certified", "broken")}
+        lengths = len(settings.epsilons)
+        self.kept, self.left, self.proved_at, self.broken_at = (np.zeros(lengths) for _ in range(4))
         self.certified, self.broken = array("d"), array("d")
-        self.right = self.labelled = self.ties = self.proved = self.checked = 0
+        self.right = self.ties = self.proved = self.checked = 0
         self.labels = array("i")
         self.odds = [array("d") for _ in classes]
-        self.measured: dict[str, tuple[int, float, float]] = {}
+        self.means = {name: Mean() for name in MEANS}
         self.swaps: Counter[tuple[str, str]] = Counter()
         self.sets: set[bytes] = set()
         self.subgroups: dict[tuple[str, str], Counter[str]] = {}
 
-    def add(self, row: TextRow) -> None:
-        """Count one row in."""
-        verdict, lengths = row["verdict"], self.settings.epsilons
-        self.counts[verdict] += 1
-        certified = float("inf") if row["unbounded"] == "true" else float(row["certified radius"])
+    def add(self, decision: Decision) -> None:
+        """Count one decision in."""
+        self.counts[decision.verdict] += 1
+        lengths = np.array(self.settings.epsilons)
+        certified = math.inf if decision.unbounded else decision.certified_radius or 0.0
+        broken = math.inf if decision.broken_radius is None else decision.broken_radius
         self.certified.append(certified)
-        broken = float(row["broken radius"]) if row["broken radius"] else float("inf")
-        if broken < float("inf"):
+        if broken < math.inf:
             self.broken.append(broken)
-        for at, length in enumerate(lengths):
-            self.kept["certified"][at] += float(row[f"certified precision at {length}"])
-            if attacked := row[f"attacked precision at {length}"]:
-                self.kept["attacked"][at] += float(attacked)
-            self.within["certified"][at] += certified >= length
-            self.within["broken"][at] += broken <= length
-        self.ties += row["tie"] == "true"
+        self.kept += decision.certified_precision
+        if decision.attacked_precision is not None:
+            self.left += decision.attacked_precision
+        self.proved_at += certified >= lengths
+        self.broken_at += broken <= lengths
+        self.ties += decision.tie
         self.proved += certified > 0
-        self.checked += row["checked"] == "true"
-        self._label(row)
-        for name in ("null share", *MEASURES):
-            if row[name]:
-                value = float(row[name])
-                count, total, least = self.measured.get(name, (0, 0.0, float("inf")))
-                self.measured[name] = (count + 1, total + value, min(least, value))
-        self.swaps.update(zip(json.loads(row["left"]), json.loads(row["entered"]), strict=True))
+        self.checked += decision.checked
+        for name, mean in self.means.items():
+            if (value := getattr(decision, name)) is not None:
+                mean.add(value)
+        self.swaps.update(zip(decision.left, decision.entered, strict=True))
         if len(self.sets) < MOST_SETS:
-            reasons = json.dumps(sorted(json.loads(row["reasons"])))
+            reasons = json.dumps(sorted(features_of(decision.reasons)))
             self.sets.add(hashlib.blake2b(reasons.encode(), digest_size=8).digest())
-        self._subgroup(row, verdict)
+        self._label(decision)
+        self._subgroup(decision)
 
-    def _label(self, row: TextRow) -> None:
-        if not row["label"] or row["label"] not in self.classes:
+    def _label(self, decision: Decision) -> None:
+        if decision.label not in self.classes:
             return
-        self.labelled += 1
-        self.right += row["label"] == row["prediction"]
-        self.labels.append(self.classes.index(row["label"]))
-        for name, values in zip(self.classes, self.odds, strict=True):
-            values.append(float(row[f"log-odds of {name}"]))
+        self.right += decision.label == decision.prediction
+        self.labels.append(self.classes.index(decision.label))
+        for value, values in zip(decision.log_odds, self.odds, strict=True):
+            values.append(value)
 
-    def _subgroup(self, row: TextRow, verdict: str) -> None:
-        at = f"{float(self.settings.tolerance)}"
-        for name, value in row.items():
-            if name.startswith("subgroup "):
-                each = self.subgroups.setdefault((name.removeprefix("subgroup "), value), Counter())
-                each["rows"] += 1
-                each[verdict] += 1
-                for what in ("certified precision", "attacked precision"):
-                    if text := row[f"{what} at {at}"]:
-                        # Whole reasons are counted, so that no sum is rounded.
-                        each[what] += round(float(text) * self.settings.k)
+    def _subgroup(self, decision: Decision) -> None:
+        at = self.settings.epsilons.index(self.settings.tolerance)
+        for key in decision.subgroup.items():
+            each = self.subgroups.setdefault(key, Counter())
+            each["rows"] += 1
+            each[decision.verdict] += 1
+            for name in ("certified_precision", "attacked_precision"):
+                if (shares := getattr(decision, name)) is not None:
+                    # Whole reasons are counted, so that no sum is rounded.
+                    each[name] += round(shares[at] * self.settings.k)
 
-    def record(self) -> dict[str, Any]:
-        """All of it under the names of `audit.json`."""
+    def summary(self, name: str, preflight: Sequence[Preflight], notes: Sequence[str]) -> Summary:
+        """All of it as a record."""
         rows = sum(self.counts.values())
         attacked = self.settings.attack != "none"
-        thick = self.measured.get("thickness")
-        return {
-            "auc": self._auc(),
-            "accuracy": self.right / self.labelled if self.labelled else None,
-            "counts": {verdict: self.counts[verdict] for verdict in VERDICTS},
-            "curve": {
-                "epsilons": list(self.settings.epsilons),
-                "certified precision": self._shares(self.kept["certified"], rows),
-                "attacked precision": self._shares(self.kept["attacked"], rows)
-                if attacked
-                else None,
-                "certified share": self._shares(self.within["certified"], rows),
-                "unbroken share": self._shares(rows - self.within["broken"], rows)
-                if attacked
-                else None,
-            },
-            "median certified radius": _median(self.certified),
-            "median broken radius": _median(self.broken),
-            "thickness": None
-            if thick is None
-            else {"mean": thick[1] / thick[0], "least": thick[2]},
-            "faithfulness": {name: self._mean(name) for name in ("dffot", "comp", "suff")}
-            if "dffot" in self.measured
+        means = self.means
+        return Summary(
+            name=name,
+            auc=self._auc(),
+            accuracy=self.right / len(self.labels) if self.labels else None,
+            counts={verdict: self.counts[verdict] for verdict in VERDICTS},
+            curve=Curve(
+                epsilons=self.settings.epsilons,
+                certified_precision=_shares(self.kept, rows),
+                attacked_precision=_shares(self.left, rows) if attacked else None,
+                certified_share=_shares(self.proved_at, rows),
+                unbroken_share=_shares(rows - self.broken_at, rows) if attacked else None,
+            ),
+            median_certified_radius=_median(self.certified),
+            median_broken_radius=_median(self.broken),
+            thickness=Thickness(mean=means["thickness"].mean, least=means["thickness"].least)
+            if means["thickness"].count
             else None,
-            "distinct sets": len(self.sets),
-            "ties": self.ties,
-            "flippable": self._mean("flippable"),
-            "null share": self._mean("null share"),
-            **self.exchanges(),
-            "swaps": [
-                {"left": left, "entered": entered, "count": count}
+            faithfulness=Faithfulness(
+                dffot=means["dffot"].mean, comp=means["comp"].known, suff=means["suff"].known
+            )
+            if means["dffot"].count
+            else None,
+            distinct_sets=len(self.sets),
+            ties=self.ties,
+            flippable=means["flippable"].known,
+            off_data_share=means["off_data_share"].known,
+            exchange_agreement=means["exchange_agreement"].known,
+            exchange_size=means["exchange_size"].known,
+            without_exchanges=self.without_exchanges,
+            swaps=tuple(
+                Swap(left=left, entered=entered, count=count)
                 for (left, entered), count in sorted(
                     self.swaps.items(), key=lambda each: (-each[1], each[0])
                 )[:MOST_SWAPS]
-            ],
-            "subgroups": [self._told_subgroup(*each) for each in self._largest_subgroups()],
-        }
+            ),
+            subgroups=tuple(self._subgroups()),
+            preflight=tuple(preflight),
+            notes=tuple(notes),
+        )
 
-    def _shares(self, sums: Iterable[float], rows: int) -> list[float]:
-        return [float(each) / rows if rows else 1.0 for each in sums]
-
-    def _mean(self, name: str) -> float | None:
-        if name not in self.measured:
-            return None
-        count, total, _ = self.measured[name]
-        return total / count
-
-    def exchanges(self) -> dict[str, Any]:
-        """What slopes say about exchanges of categories, and how many decisions had none to order.
-
-        None where it was measured of no decision.
-        """
-        known = "exchange agreement" in self.measured
-        return {
-            **{name: self._mean(name) for name in ("exchange agreement", "exchange size")},
-            "without exchanges": self.measured["thickness"][0]
-            - self.measured["exchange agreement"][0]
-            if known
-            else None,
-        }
+    @property
+    def without_exchanges(self) -> int | None:
+        """How many decisions had no exchanges to order, None where it was measured of none."""
+        measured = self.means["exchange_agreement"].count
+        return self.means["thickness"].count - measured if measured else None
 
     def _auc(self) -> float | None:
         from sklearn.metrics import roc_auc_score
@@ -165,22 +180,28 @@ class Tally:
         areas = [float(roc_auc_score(labels == each, np.array(self.odds[each]))) for each in wanted]
         return sum(areas) / len(areas)
 
-    def _largest_subgroups(self) -> list[tuple[tuple[str, str], Counter[str]]]:
+    def _subgroups(self) -> Iterator[Subgroup]:
+        """The largest subgroups by name, their values in order."""
+        k, attacked = self.settings.k, self.settings.attack != "none"
         largest = sorted(self.subgroups.items(), key=lambda each: -each[1]["rows"])
         chosen = dict(largest[:MOST_SUBGROUPS])
-        return [(key, chosen[key]) for key in sorted(chosen, key=_natural)]
+        for key in sorted(chosen, key=_natural):
+            each = chosen[key]
+            rows = each["rows"]
+            yield Subgroup(
+                group=key[0],
+                value=key[1],
+                rows=rows,
+                certified=each["certified"],
+                broken=each["broken"],
+                undetermined=each["undetermined"],
+                certified_precision=each["certified_precision"] / (k * rows),
+                attacked_precision=each["attacked_precision"] / (k * rows) if attacked else None,
+            )
 
-    def _told_subgroup(self, key: tuple[str, str], each: Counter[str]) -> dict[str, Any]:
-        rows, k = each["rows"], self.settings.k
-        attacked = self.settings.attack != "none"
-        return {
-            "group": key[0],
-            "value": key[1],
-            "rows": rows,
-            **{verdict: each[verdict] for verdict in VERDICTS},
-            "certified precision": each["certified precision"] / (k * rows),
-            "attacked precision": each["attacked precision"] / (k * rows) if attacked else None,
-        }
+
+def _shares(sums: Iterable[float], rows: int) -> tuple[float, ...]:
+    return tuple(float(each) / rows if rows else 1.0 for each in sums)
 
 
 def _natural(key: tuple[str, str]) -> tuple[str, float, bool, str]:

@@ -164,7 +164,7 @@ def audit_command(
             attack=attack,
             effort=effort,
             radii=radii,
-            gauge_free=gauge_free,
+            project_one_hot=gauge_free,
             rows=rows,
             checked=checked,
             seed=seed,
@@ -172,9 +172,9 @@ def audit_command(
             format=form,
             on_progress=show,
         )
-    page = write_audit_page(found.record, folder / "audit.html")
+    page = write_audit_page(found, folder / "audit.html")
     if as_json:
-        print(json.dumps(found.models, indent=1, allow_nan=False))
+        print(json.dumps(found.to_json()["models"], indent=1, allow_nan=False))
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
     print_audit(found, console)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,13 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from r2et.auditing.records import Audit, Decision, Reason, Summary
+from r2et.auditing.settings import AuditSettings
 from r2et.core.files import write_text
 from r2et.report.maps import decision_map
 
 __all__ = ["audit_html", "write_audit_page"]
 
-Record = Mapping[str, Any]
-
-SCHEMA = "r2et-audit/1"
 VERDICTS = ("certified", "undetermined", "broken")
 TOLD = 50
 """Decisions that are readable in full without JavaScript."""
@@ -37,19 +36,15 @@ MARKERS = (
 )
 
 
-def write_audit_page(audit: Record, path: Path) -> Path:
+def write_audit_page(audit: Audit, path: Path) -> Path:
     """The path, now holding the page of this audit."""
     return write_text(path, audit_html(audit))
 
 
-def audit_html(audit: Record) -> str:
+def audit_html(audit: Audit) -> str:
     """The audit as a page that asks for no other file, readable also without JavaScript."""
-    if audit.get("schema") != SCHEMA:
-        raise ValueError(f"expected an audit of schema {SCHEMA}, got {audit.get('schema')!r}.")
-    if not audit["models"]:
+    if not audit.models:
         raise ValueError("an audit page takes at least one audited model, got none.")
-    if not audit["settings"]["tolerance"] > 0:
-        raise ValueError("an audit page takes a tolerance larger than 0: nothing else can break.")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
                               lstrip_blocks=True)  # fmt: skip
     environment.filters |= {
@@ -61,37 +56,37 @@ def audit_html(audit: Record) -> str:
         "percent": percent,
     }
     page = (resources.files("r2et.report") / "audit.html").read_text(encoding="utf-8")
-    settings, models, decisions = audit["settings"], audit["models"], audit["decisions"]
-    of_first = sum(each["model"] == 0 for each in decisions)
+    settings, models, decisions = audit.settings, audit.models, audit.decisions
+    of_first = sum(each.model == 0 for each in decisions)
     return environment.from_string(page).render(
         audit=audit,
         settings=settings,
-        data=audit["data"],
+        data=audit.data,
         models=models,
         verdicts=VERDICTS,
         policy=_policy(page),
         sentences=[finding(audit, model) for model in models],
-        k=settings["k"],
-        reasons=reasons_text(settings["k"]),
-        tolerance=settings["tolerance"],
-        attacked=settings["attack"] != "none",
+        k=settings.k,
+        reasons=reasons_text(settings.k),
+        tolerance=settings.tolerance,
+        attacked=settings.attack != "none",
         searched=_searched(settings),
         plot=plot(audit),
         stops=stops(audit),
         measures=measures(audit),
         curve_rows=list(_curve_rows(models)),
-        largest_swap=max((each["count"] for model in models for each in model["swaps"]), default=1),
+        largest_swap=max((each.count for model in models for each in model.swaps), default=1),
         decisions=[told(audit, each) for each in decisions[:TOLD]],
         decision_count=len(decisions),
-        kind=audit["data"].get("kind", ""),
-        box=settings["norm"] == "linf",
+        kind=audit.data.kind or "",
+        box=settings.norm == "linf",
         drawings={
-            number: Markup(decision_map(each["drawing"]))
+            number: Markup(decision_map(each.drawing))
             for number, each in enumerate(decisions)
-            if each.get("drawing")
+            if each.drawing
         },
         told_count=TOLD,
-        complete=of_first == audit["data"]["rows"],
+        complete=of_first == audit.data.rows,
         of_first=of_first,
         packed=Markup(packed(audit)),
     )
@@ -183,18 +178,18 @@ def reasons_text(k: int) -> str:
     return "one reason" if k == 1 else f"{k} reasons"
 
 
-def finding(audit: Record, model: Record) -> str:
+def finding(audit: Audit, model: Summary) -> str:
     """What the audit found of one model, in one sentence."""
-    counts, total = model["counts"], sum(model["counts"].values())
+    counts, total = model.counts, sum(model.counts.values())
     if not total:
         return "No decision was audited, so that nothing can be said."
-    settings = audit["settings"]
+    settings = audit.settings
     decisions = "the one decision" if total == 1 else f"{total:,} decisions"
     said = (
         f"Of {decisions}, {share(counts['certified'], total)} keep their "
-        f"{reasons_text(settings['k'])} under any change up to {settings['tolerance']:g} (proved); "
+        f"{reasons_text(settings.k)} under any change up to {settings.tolerance:g} (proved); "
     )
-    if settings["attack"] == "none":
+    if settings.attack == "none":
         return (
             f"{said}the other {share(counts['undetermined'], total)} are undetermined, as nobody "
             "searched for changes that replace a reason."
@@ -203,31 +198,31 @@ def finding(audit: Record, model: Record) -> str:
         f"for {share(counts['broken'], total)} we show a change that replaces a reason; "
         f"{share(counts['undetermined'], total)} are undetermined."
     )
-    curve = model["curve"]
-    if not audit["data"].get("kind") or settings["tolerance"] not in curve["epsilons"]:
+    curve = model.curve
+    if not audit.data.kind or curve.attacked_precision is None:
         return said
-    left = curve["attacked precision"][curve["epsilons"].index(settings["tolerance"])]
+    left = curve.attacked_precision[curve.epsilons.index(settings.tolerance)]
     return f"{said} The most damaging changes found left {percent(left)} of the reasons on average."
 
 
-def stops(audit: Record) -> list[float]:
+def stops(audit: Audit) -> list[float]:
     """The lengths at which the slider stops: an even scale, and every length that was audited."""
     longest = _longest(audit)
     step = 10.0 ** math.floor(math.log10(longest / 100))
     step *= next(factor for factor in (1, 2, 5, 10) if longest / (factor * step) <= 100)
     even = (round(place * step, 10) for place in range(1, int(longest / step) + 1))
-    settings = audit["settings"]
-    return sorted({*even, *settings["epsilons"], settings["tolerance"]} - {0})
+    settings = audit.settings
+    return sorted({*even, *settings.epsilons, settings.tolerance} - {0})
 
 
-def _longest(audit: Record) -> float:
+def _longest(audit: Audit) -> float:
     """The greatest length on any scale of the page."""
-    settings = audit["settings"]
-    curves = (length for model in audit["models"] for length in model["curve"]["epsilons"])
-    return float(max([*settings["epsilons"], settings["tolerance"], *curves]))
+    settings = audit.settings
+    curves = (length for model in audit.models for length in model.curve.epsilons)
+    return float(max([*settings.epsilons, settings.tolerance, *curves]))
 
 
-def plot(audit: Record) -> dict[str, Any]:
+def plot(audit: Audit) -> dict[str, Any]:
     """The two figures over the length of the change, as numbers to be drawn."""
     longest = _longest(audit)
 
@@ -242,25 +237,25 @@ def plot(audit: Record) -> dict[str, Any]:
 
     ticks = [across(0)]
     labels = ["0"]
-    for length in sorted({length for m in audit["models"] for length in m["curve"]["epsilons"]}):
+    for length in sorted({length for m in audit.models for length in m.curve.epsilons}):
         if across(length) - ticks[-1] >= 24:
             ticks.append(across(length))
             labels.append(f"{length:g}")
     drawn = []
-    for place, model in enumerate(audit["models"]):
-        curve = model["curve"]
-        lengths = curve["epsilons"]
+    for place, model in enumerate(audit.models):
+        curve = model.curve
+        lengths = curve.epsilons
         ceiling = [1.0] * len(lengths)
-        lower = points(lengths, curve["certified precision"])
-        upper = points(lengths, curve["attacked precision"] or ceiling)
-        proved = points(lengths, curve["certified share"])
-        standing = points(lengths, curve["unbroken share"] or ceiling)
+        lower = points(lengths, curve.certified_precision)
+        upper = points(lengths, curve.attacked_precision or ceiling)
+        proved = points(lengths, curve.certified_share)
+        standing = points(lengths, curve.unbroken_share or ceiling)
         end = lower[-1][0]
         marker = MARKERS[place % len(MARKERS)]
         drawn.append(
             {
                 "lower": _line(lower),
-                "upper": _line(upper) if curve["attacked precision"] else "",
+                "upper": _line(upper) if curve.attacked_precision else "",
                 "band": _line([*lower, *reversed(upper)]),
                 "marks": " ".join(f"M{x} {y}{marker}" for x, y in lower[1:]),
                 "marker": marker,
@@ -279,7 +274,7 @@ def plot(audit: Record) -> dict[str, Any]:
         "height": HEIGHT,
         "x": list(zip(ticks, labels, strict=True)),
         "y": [(_height(value / 4), f"{25 * value}{NBSP}%") for value in range(5)],
-        "at": across(audit["settings"]["tolerance"]),
+        "at": across(audit.settings.tolerance),
         "models": drawn,
     }
 
@@ -292,38 +287,36 @@ def _line(points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{x},{y}" for x, y in points)
 
 
-def _curve_rows(models: Sequence[Record]) -> Iterable[dict[str, Any]]:
+def _curve_rows(models: Sequence[Summary]) -> Iterable[dict[str, Any]]:
     """The numbers of the figures: a row for each length, four numbers for each model."""
-    names = ("certified precision", "attacked precision", "certified share", "unbroken share")
-    for length in sorted({each for model in models for each in model["curve"]["epsilons"]}):
+    names = ("certified_precision", "attacked_precision", "certified_share", "unbroken_share")
+    for length in sorted({each for model in models for each in model.curve.epsilons}):
         cells = []
         for model in models:
-            curve = model["curve"]
-            at = curve["epsilons"].index(length) if length in curve["epsilons"] else None
+            curve = model.curve
+            at = curve.epsilons.index(length) if length in curve.epsilons else None
             for name in names:
-                known = at is not None and curve[name] is not None
-                cells.append(percent(curve[name][at]) if known else "–")
+                shares = getattr(curve, name)
+                cells.append("–" if at is None or shares is None else percent(shares[at]))
         yield {"length": f"{length:g}", "cells": cells}
 
 
-def measures(audit: Record) -> list[dict[str, Any]]:
+def measures(audit: Audit) -> list[dict[str, Any]]:
     """Everything measured of the models: its name, what it says, and its value for each model."""
-    settings, models = audit["settings"], audit["models"]
-    tolerance = settings["tolerance"]
+    settings, models = audit.settings, audit.models
+    tolerance = settings.tolerance
 
-    def kept(model: Record) -> str:
-        curve = model["curve"]
-        if tolerance not in curve["epsilons"]:
-            return NOT_MEASURED
-        at = curve["epsilons"].index(tolerance)
-        least = percent(curve["certified precision"][at])
-        if curve["attacked precision"] is None:
+    def kept(model: Summary) -> str:
+        curve = model.curve
+        at = curve.epsilons.index(tolerance)
+        least = percent(curve.certified_precision[at])
+        if curve.attacked_precision is None:
             return f"at least {least}"
-        return f"{least} to {percent(curve['attacked precision'][at])}"
+        return f"{least} to {percent(curve.attacked_precision[at])}"
 
-    def counted(verdict: str) -> Callable[[Record], str]:
-        def show(model: Record) -> str:
-            count, total = model["counts"][verdict], sum(model["counts"].values())
+    def counted(verdict: str) -> Callable[[Summary], str]:
+        def show(model: Summary) -> str:
+            count, total = model.counts[verdict], sum(model.counts.values())
             return f"{count:,} ({share(count, total)})" if total else "0"
 
         return show
@@ -334,12 +327,12 @@ def measures(audit: Record) -> list[dict[str, Any]]:
         *,
         part: str = "",
         missing: str = NOT_MEASURED,
-    ) -> Callable[[Record], str]:
-        def text(model: Record) -> str:
-            # Records of earlier versions have no exchanges.
-            value = (model[name] or {}).get(part) if part else model.get(name)
+    ) -> Callable[[Summary], str]:
+        def text(model: Summary) -> str:
+            value = getattr(model, name)
+            value = getattr(value, part) if part and value is not None else value
             if value is None:
-                return missing if sum(model["counts"].values()) else NOT_MEASURED
+                return missing if sum(model.counts.values()) else NOT_MEASURED
             return show(value)
 
         return text
@@ -347,7 +340,7 @@ def measures(audit: Record) -> list[dict[str, Any]]:
     def exact(value: float) -> str:
         return f"{value:.4f}"
 
-    table: list[tuple[str, str, Callable[[Record], str]]] = [
+    table: list[tuple[str, str, Callable[[Summary], str]]] = [
         ("AUC", "How well the model tells the classes apart: 1 is perfect, 0.5 is chance.",
          of("auc", exact)),
         ("Accuracy", "Share of decisions that agree with the data.", of("accuracy", percent)),
@@ -359,19 +352,20 @@ def measures(audit: Record) -> list[dict[str, Any]]:
         (f"Reasons kept within {tolerance:g}", "Mean share of the reasons that stay, in the worst "
          "case: at least what is proved, at most what the search left.", kept),
         ("Median certified length", "Half of the decisions are proved up to this length or more.",
-         of("median certified radius", length_down, missing="any length")),
+         of("median_certified_radius", length_down, missing="any length")),
         ("Median broken length", "Middle length of the shortest changes found that replace a "
-         "reason.", of("median broken radius", length_up,
-                       missing="none found" if settings["attack"] != "none" else NOT_MEASURED)),
+         "reason.", of("median_broken_radius", length_up,
+                       missing="none found" if settings.attack != "none" else NOT_MEASURED)),
         ("Distinct sets", "How many different sets of reasons the decisions have. One means that "
          "everybody is told the same: steady, but not personal.",
-         of("distinct sets", lambda count: f"{count:,}")),
+         of("distinct_sets", lambda count: f"{count:,}")),
         ("Ties", "Decisions whose last reason has the same score as the next feature, so that the "
          "set is arbitrary.", of("ties", lambda count: f"{count:,}")),
         ("Flippable", "Share of decisions whose outcome itself turns over under a small change: "
          "there the reasons are the lesser worry.", of("flippable", percent)),
-        ("Null share", "Share of the model's slope in directions in which real data cannot vary. "
-         "Steadiness that comes from there is worth nothing.", of("null share", percent)),
+        ("Off-data share", "Share of the model's slope in directions in which real data cannot "
+         "vary. Steadiness that comes from there is worth nothing.",
+         of("off_data_share", percent)),
         *_exchanges(models, of),
         ("Thickness, mean", "How clearly the reasons lead over the other features around a "
          "decision: 1 is always, 0 never.", of("thickness", part="mean")),
@@ -393,47 +387,44 @@ def measures(audit: Record) -> list[dict[str, Any]]:
 
 
 def _exchanges(
-    models: Sequence[Record], of: Callable[..., Callable[[Record], str]]
-) -> list[tuple[str, str, Callable[[Record], str]]]:
+    models: Sequence[Summary], of: Callable[..., Callable[[Summary], str]]
+) -> list[tuple[str, str, Callable[[Summary], str]]]:
     """What slopes say about exchanges of categories, where the data have any."""
-    known = ("null share", "exchange agreement")
-    if all(model.get(name) is None for model in models for name in known):
+    known = (each for model in models for each in (model.off_data_share, model.exchange_agreement))
+    if all(each is None for each in known):
         return []
     return [
         ("Exchange agreement", "How far the slopes order the exchanges of categories that a person "
          "could make as the score does: 1 is the same order. Near 0 the reasons say nothing about "
-         "them, however steady.", of("exchange agreement")),
+         "them, however steady.", of("exchange_agreement")),
         ("Exchange size", "What the slopes say that exchanges do against what these do, the "
-         "smaller over the larger: 1 is equal.", of("exchange size")),
+         "smaller over the larger: 1 is equal.", of("exchange_size")),
     ]  # fmt: skip
 
 
-def told(audit: Record, decision: Record) -> dict[str, Any]:
+def told(audit: Audit, decision: Decision) -> dict[str, Any]:
     """One decision in the words of the page, which its script repeats for all the others."""
-    settings = audit["settings"]
-    counter = decision["counter-example"]
-    proved, broken = decision["certified radius"], decision["broken radius"]
-    shown = decision["reasons"] + (counter["reasons"] if counter else [])
-    largest = max((abs(each["score"]) for each in shown), default=0.0) or 1.0
-    left, entered = (counter["left"], counter["entered"]) if counter else ([], [])
+    settings = audit.settings
+    counter = decision.counter_example
+    proved, broken = decision.certified_radius, decision.broken_radius
+    shown = decision.reasons + (counter.reasons if counter else ())
+    largest = max((abs(each.score) for each in shown), default=0.0) or 1.0
     longest = _longest(audit)
     return {
-        **decision,
+        **vars(decision),
         "counter": counter,
         "says": _says(settings, decision),
         "facts": list(_facts(audit, decision)),
-        "first": ", ".join(each["feature"] for each in decision["reasons"][:3]),
-        "proved": "any length" if decision["unbounded"] else length_down(proved or 0),
+        "first": ", ".join(each.feature for each in decision.reasons[:3]),
+        "proved": "any length" if decision.unbounded else length_down(proved or 0),
         "broken": "–" if broken is None else length_up(broken),
-        "proved_width": 100 if decision["unbounded"] else _part(proved or 0, longest),
+        "proved_width": 100 if decision.unbounded else _part(proved or 0, longest),
         "broken_from": 100 if broken is None else _part(broken, longest),
-        "mark": _part(settings["tolerance"], longest),
-        "kept": [_kept_text(value, settings["k"]) for value in decision["certified precision"]],
-        "at_most": [
-            _kept_text(value, settings["k"]) for value in decision["attacked precision"] or []
-        ],
-        "before": [_reason(each, largest, left) for each in decision["reasons"]],
-        "after": [_reason(each, largest, entered) for each in counter["reasons"]]
+        "mark": _part(settings.tolerance, longest),
+        "kept": [_kept_text(value, settings.k) for value in decision.certified_precision],
+        "at_most": [_kept_text(value, settings.k) for value in decision.attacked_precision or []],
+        "before": [_reason(each, largest, decision.left) for each in decision.reasons],
+        "after": [_reason(each, largest, decision.entered) for each in counter.reasons]
         if counter
         else [],
     }
@@ -447,56 +438,56 @@ def _kept_text(value: float, k: int) -> str:
     return f"{round(value * k, 2):g}"
 
 
-def _reason(reason: Record, largest: float, moved: Sequence[str]) -> dict[str, Any]:
+def _reason(reason: Reason, largest: float, moved: Sequence[str]) -> dict[str, Any]:
     return {
-        **reason,
-        "score": short(abs(reason["score"])),
-        "length": round(100 * abs(reason["score"]) / largest),
-        "moved": reason["feature"] in moved,
+        **vars(reason),
+        "score": short(abs(reason.score)),
+        "length": round(100 * abs(reason.score) / largest),
+        "moved": reason.feature in moved,
     }
 
 
-def _says(settings: Record, decision: Record) -> str:
+def _says(settings: AuditSettings, decision: Decision) -> str:
     """The verdict of a decision at the tolerance, with what it rests on."""
-    within, broken = f"{settings['tolerance']:g}", decision["broken radius"]
-    if decision["verdict"] == "certified":
+    within, broken = f"{settings.tolerance:g}", decision.broken_radius
+    if decision.verdict == "certified":
         return f"Proved: no change up to {within} replaces a reason."
-    if decision["verdict"] == "broken":
+    if decision.verdict == "broken":
         return f"A change of length {length_up(broken or 0)} replaces a reason."
-    proved = length_down(decision["certified radius"] or 0)
+    proved = length_down(decision.certified_radius or 0)
     return f"Open at {within}: proved only up to {proved}, and {_search(settings, broken)}."
 
 
-def _search(settings: Record, broken: float | None) -> str:
+def _search(settings: AuditSettings, broken: float | None) -> str:
     if broken is not None:
         return f"the shortest change found that replaces a reason has length {length_up(broken)}"
-    if settings["attack"] == "none":
+    if settings.attack == "none":
         return "nobody searched for a change that replaces a reason"
     return f"no change up to {_searched(settings):g} that replaces a reason was found"
 
 
-def _searched(settings: Record) -> float:
+def _searched(settings: AuditSettings) -> float:
     """The greatest length up to which counter-examples were searched for."""
-    return float(max(settings["epsilons"], default=settings["tolerance"]))
+    return float(max(settings.epsilons, default=settings.tolerance))
 
 
-def _facts(audit: Record, decision: Record) -> Iterable[tuple[str, str]]:
-    if len(audit["models"]) > 1:
-        yield "Model", str(audit["models"][decision["model"]]["name"])
-    yield "Predicted", f"{decision['prediction']}, {percent(decision['probability'])}"
-    if decision["label"] is not None:
-        yield "In the data", str(decision["label"])
-    if decision["subgroup"]:
-        yield "Group", ", ".join(f"{name}: {it}" for name, it in decision["subgroup"].items())
-    if decision["unbounded"]:
+def _facts(audit: Audit, decision: Decision) -> Iterable[tuple[str, str]]:
+    if len(audit.models) > 1:
+        yield "Model", audit.models[decision.model].name
+    yield "Predicted", f"{decision.prediction}, {percent(decision.probability)}"
+    if decision.label is not None:
+        yield "In the data", str(decision.label)
+    if decision.subgroup:
+        yield "Group", ", ".join(f"{name}: {it}" for name, it in decision.subgroup.items())
+    if decision.unbounded:
         yield "Proved", "these reasons stay under changes of any length"
     else:
-        yield "Proved", f"these reasons stay up to {length_down(decision['certified radius'] or 0)}"
-    if decision["certified order radius"] is not None:
-        yield "Their order", f"stays up to {length_down(decision['certified order radius'])}"
-    yield "Search", _search(audit["settings"], decision["broken radius"])
-    if decision["weakest"]:
-        shown, other = decision["weakest"]
+        yield "Proved", f"these reasons stay up to {length_down(decision.certified_radius or 0)}"
+    if decision.certified_order_radius is not None:
+        yield "Their order", f"stays up to {length_down(decision.certified_order_radius)}"
+    yield "Search", _search(audit.settings, decision.broken_radius)
+    if decision.weakest:
+        shown, other = decision.weakest
         yield "Weakest pair", f"{shown} may be the first to give way, to {other}"
 
 
@@ -507,41 +498,39 @@ class Numbered(dict[Any, int]):
         return self.setdefault(word, len(self))
 
 
-def packed(audit: Record) -> str:
+def packed(audit: Audit) -> str:
     """The decisions as compact JSON that cannot end the script element it stands in.
 
     A column for each field; names and values are numbers of entries in lists of words.
     """
-    settings, decisions = audit["settings"], audit["decisions"]
+    settings, decisions = audit.settings, audit.decisions
     names, values, classes, groups = Numbered(), Numbered(), Numbered(), Numbered()
 
     def column(name: str) -> list[Any]:
-        return [each[name] for each in decisions]
+        return [getattr(each, name) for each in decisions]
 
     def kept(shares: Sequence[float] | None) -> list[float] | None:
-        return None if shares is None else [round(value * settings["k"], 2) for value in shares]
+        return None if shares is None else [round(value * settings.k, 2) for value in shares]
 
-    def flat(reasons: Sequence[Record]) -> list[Any]:
-        found: list[Any] = ["".join("-+"[each["direction"] == "for"] for each in reasons)]
+    def flat(reasons: Sequence[Reason]) -> list[Any]:
+        found: list[Any] = ["".join("-+"[each.direction == "for"] for each in reasons)]
         for each in reasons:
-            score = float(f"{abs(each['score']):.3g}")
-            found += [names[each["feature"]], values[each["value"]], score]
+            score = float(f"{abs(each.score):.3g}")
+            found += [names[each.feature], values[each.value], score]
         return found
 
-    def counter(example: Record | None) -> list[Any] | None:
-        if example is None:
+    def counter(decision: Decision) -> list[Any] | None:
+        if (example := decision.counter_example) is None:
             return None
         changes: list[int] = []
-        for each in example["changes"]:
-            changes += [names[each["feature"]], values[each["before"]], values[each["after"]]]
+        for each in example.changes:
+            changes += [names[each.feature], values[each.before], values[each.after]]
         return [
-            example["radius"],
-            classes[example["prediction"]],
-            example["probability"],
-            [names[name] for name in example["left"]],
-            [names[name] for name in example["entered"]],
+            example.probability,
+            [names[name] for name in decision.left],
+            [names[name] for name in decision.entered],
             changes,
-            flat(example["reasons"]),
+            flat(example.reasons),
         ]
 
     columns = {
@@ -552,27 +541,27 @@ def packed(audit: Record) -> str:
         "prediction": [classes[word] for word in column("prediction")],
         "label": [None if word is None else classes[word] for word in column("label")],
         "probability": column("probability"),
-        "subgroup": [[groups[it] for it in (each or {}).items()] for each in column("subgroup")],
+        "subgroup": [[groups[it] for it in each.items()] for each in column("subgroup")],
         "unbounded": [int(each) for each in column("unbounded")],
-        "proved": column("certified radius"),
-        "order": column("certified order radius"),
-        "broken": column("broken radius"),
-        "kept": [kept(each) for each in column("certified precision")],
-        "atMost": [kept(each) for each in column("attacked precision")],
-        "weakest": [[names[name] for name in each or []] for each in column("weakest")],
+        "proved": column("certified_radius"),
+        "order": column("certified_order_radius"),
+        "broken": column("broken_radius"),
+        "kept": [kept(each) for each in column("certified_precision")],
+        "atMost": [kept(each) for each in column("attacked_precision")],
+        "weakest": [[names[name] for name in each] for each in column("weakest")],
         "reasons": [flat(each) for each in column("reasons")],
-        "counter": [counter(each) for each in column("counter-example")],
+        "counter": [counter(each) for each in decisions],
     }
     whole = {
-        "k": settings["k"],
-        "tolerance": settings["tolerance"],
-        "epsilons": settings["epsilons"],
-        "attacked": settings["attack"] != "none",
+        "k": settings.k,
+        "tolerance": settings.tolerance,
+        "epsilons": settings.epsilons,
+        "attacked": settings.attack != "none",
         "searched": _searched(settings),
         "stops": stops(audit),
         "longest": _longest(audit),
-        "rows": audit["data"]["rows"],
-        "models": [model["name"] for model in audit["models"]],
+        "rows": audit.data.rows,
+        "models": [model.name for model in audit.models],
         "names": list(names),
         "values": list(values),
         "classes": list(classes),

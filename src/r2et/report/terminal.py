@@ -10,7 +10,7 @@ from rich.text import Text
 
 from r2et.attacks import ActionableSet, HandlerPoint, what_it_buys
 from r2et.attacks.comparison import TOLERABLE
-from r2et.auditing import Audit
+from r2et.auditing.records import Audit
 from r2et.data import Split
 from r2et.experiments.attack_run import Findings, LabSettings
 from r2et.experiments.tables import (
@@ -231,26 +231,28 @@ def print_handlers(
 
 def print_audit(found: Audit, console: Console) -> None:
     """Print the verdicts on each model's decisions, and where everything is."""
-    settings = found.record["settings"]
     console.print(
-        f"{found.record['data']['name']}: do the {settings['k']} reasons of each of "
-        f"{count(found.record['data']['rows'], 'decision')} hold under changes up to "
-        f"{settings['tolerance']:g}?",
+        f"{found.data.name}: do the {found.settings.k} reasons of each of "
+        f"{count(found.data.rows, 'decision')} hold under changes up to "
+        f"{found.settings.tolerance:g}?",
         style="bold",
     )
     table = Table(box=SIMPLE_HEAD)
     table.add_column("model")
     for heading in ("certified", "broken", "undetermined"):
         table.add_column(heading, justify="right")
-    exchanged = any(each.get("null share") is not None for each in found.models)
-    exchanged |= any(each.get(EXCHANGES) is not None for each in found.models)
+    exchanged = any(
+        known is not None
+        for each in found.models
+        for known in (each.off_data_share, each.exchange_agreement)
+    )
     if exchanged:
         table.add_column("exchanges agree", justify="right")
     for each in found.models:
-        counts = [f"{count:,}" for count in each["counts"].values()]
-        agree = each.get(EXCHANGES)
+        counts = [f"{count:,}" for count in each.counts.values()]
+        agree = each.exchange_agreement
         counts += ["not measured" if agree is None else f"{agree:.2f}"] * exchanged
-        table.add_row(Text(each["name"]), *counts)
+        table.add_row(Text(each.name), *counts)
     console.print(table)
     if exchanged:
         console.print(
@@ -258,8 +260,8 @@ def print_audit(found: Audit, console: Console) -> None:
             "could make as the score does; 1 is the same order, 0 none."
         )
     for each in found.models:
-        for note in each["notes"]:
-            console.print(f"{each['name']}: {note}" if len(found.models) > 1 else note)
+        for note in each.notes:
+            console.print(f"{each.name}: {note}" if len(found.models) > 1 else note)
     assert found.folder is not None
     rows = "decisions.parquet" if not (found.folder / "decisions.csv").exists() else "decisions.csv"
     console.print(f"Every decision: {found.folder / rows}")
