@@ -33,20 +33,11 @@ from r2et.explainers import (
     check_inputs,
     gradient,
     predicted,
-)
-from r2et.preflight import (
-    KINDS,
-    PROBES,
-    Case,
-    Finding,
-    Repaired,
-    Severity,
-    _recurrent,
-    log_probabilities,
-    repair,
     two_logits,
-    validate,
 )
+from r2et.preflight.checks import PROBES, Case, _recurrent
+from r2et.preflight.kinds import KINDS, Finding, Severity, log_probabilities
+from r2et.preflight.validation import Repaired, repair, validate
 from refusals import refusal
 
 X = numbers(6, 6, seed=3)

@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from r2et.attacks import EnsembleBudget, strong_attack
-from r2et.certification import Certificate, certify
+from r2et.certification.certificate import Certificate, certify
 from r2et.core.autograd import eval_mode
 from r2et.core.limits import check_bytes
 from r2et.core.naming import nearest
@@ -50,7 +50,9 @@ from r2et.explainers import (
 from r2et.methods import METHODS, Method
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.models.building import bounded
-from r2et.preflight import PROBES, cleared, in_words
+from r2et.preflight.checks import PROBES
+from r2et.preflight.kinds import in_words
+from r2et.preflight.validation import cleared
 from r2et.training.trainer import SCHEDULES, FitSettings, Score, load, recipe_of, save, sizes_in
 from r2et.training.trainer import fit as train
 

@@ -11,7 +11,8 @@ from r2et.attacks import attack_curve, flip_attack, strong_attack
 from r2et.auditing.models import model_digest
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
-from r2et.certification import Certificate, RecordedModel, certify, record
+from r2et.certification.certificate import Certificate, certify
+from r2et.certification.replay import RecordedModel, record
 from r2et.core.autograd import eval_mode
 from r2et.core.exact import exact_copy
 from r2et.core.naming import briefly
@@ -33,7 +34,8 @@ from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.thickness import thickness
 from r2et.models.smoothing import softened
 from r2et.perturbations import PERTURBATIONS
-from r2et.preflight import Finding, repair, validate
+from r2et.preflight.kinds import Finding
+from r2et.preflight.validation import repair, validate
 
 MANY = 20_000  # rows beyond which radii are not sought unless asked for
 PROBED = 64  # rows by which a model is examined before the audit

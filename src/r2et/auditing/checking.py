@@ -30,7 +30,7 @@ from r2et.auditing.auditor import (
 from r2et.auditing.models import model_digest
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk
-from r2et.certification import certify
+from r2et.certification.certificate import certify
 from r2et.core.files import write_text
 from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import order, precision_at_k

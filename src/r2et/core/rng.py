@@ -1,8 +1,12 @@
 """Random numbers by purpose: the same seed gives the same numbers on every device."""
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +28,18 @@ def check_seed(seed: object) -> None:
             f"a seed must be a whole number, got {seed!r} of type {type(seed).__name__}: give one, "
             "such as 0."
         )
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside, everyone's global random streams go on as if it had not been."""
+    plain, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            random.setstate(plain)
+            np.random.set_state(arrays)
 
 
 def noise_like(x: Tensor, generator: torch.Generator, copies: int | None = None) -> Tensor:

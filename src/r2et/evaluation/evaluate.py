@@ -58,7 +58,9 @@ from r2et.metrics.thickness import explained, gaussian, thickness
 from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
 from r2et.perturbations import PERTURBATIONS, UNSAID, one_of
-from r2et.preflight import PROBES, Finding, cleared, in_words
+from r2et.preflight.checks import PROBES
+from r2et.preflight.kinds import Finding, in_words
+from r2et.preflight.validation import cleared
 
 EVALUATED = ("er", "mse", "strong")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}

@@ -60,7 +60,9 @@ from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
 from r2et.perturbations import one_of
-from r2et.preflight import PROBES, Finding, cleared, in_words
+from r2et.preflight.checks import PROBES
+from r2et.preflight.kinds import Finding, in_words
+from r2et.preflight.validation import cleared
 from r2et.theory.complexity import estimated_constants, iteration_bound
 from r2et.training.trainer import load
 

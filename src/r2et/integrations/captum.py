@@ -1,7 +1,6 @@
 """Captum's attributions as explainers of ours, and ours as attributions: `pip install captum`."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
+from r2et.core.rng import random_state_kept
 from r2et.explainers import SCORES, Explainer, Form, Quantity, class_logits, logits_of, shaped
 from r2et.integrations.conversion import described, labels_of, needed, shaped_as
 
@@ -44,7 +44,9 @@ def captum_explainer(
 
     def explain(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         place = x.detach().clone().requires_grad_()
-        with torch.enable_grad(), eval_mode(model), _own_dice(seed, x.device):
+        with torch.enable_grad(), eval_mode(model), random_state_kept(x.device):
+            torch.manual_seed(seed)  # Captum draws from the global streams
+            np.random.seed(seed)
             found = _built(attribution, model, of, x).attribute(place, target=y, **settings)
         if not isinstance(found, Tensor) or len(found) != len(x):
             raise ValueError(
@@ -124,19 +126,6 @@ def _by_class(model: nn.Module, x: Tensor) -> bool:
     with torch.no_grad():
         outputs: Tensor = model(x[:1])
     return outputs is class_logits(outputs)
-
-
-@contextmanager
-def _own_dice(seed: int, device: torch.device) -> Iterator[None]:
-    """Captum draws from the global streams of torch and NumPy: by the seed, and then as before."""
-    before = np.random.get_state()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(before)
 
 
 def as_captum(explainer: Explainer, model: nn.Module) -> Any:

@@ -28,7 +28,7 @@ from r2et.experiments.tables import (
     why_missing,
 )
 from r2et.metrics.exchanges import doubt
-from r2et.preflight import in_words
+from r2et.preflight.kinds import in_words
 
 
 def print_run(rows: Sequence[dict[str, Any]], console: Console) -> None:
