@@ -19,7 +19,8 @@ from r2et.core.autograd import hessian_norm, jacobian
 from r2et.core.ranking import lead, lead_weights, order, top_k_mask
 from r2et.core.rng import stream
 from r2et.explainers import Gradient, GradientTimesInput
-from r2et.metrics.thickness import pairwise_thickness, thickness_bounds, uniform_ball
+from r2et.metrics.thickness import pairwise_thickness, uniform_ball
+from r2et.theory.bounds import thickness_bounds
 
 signed_logit = Gradient(of="logit", form="signed")
 signed_product = GradientTimesInput(of="logit", form="signed")

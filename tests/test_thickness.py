@@ -21,10 +21,9 @@ from r2et.metrics.thickness import (
     pairwise_thickness,
     rank_weights,
     thickness,
-    thickness_bounds,
-    top_k_bounds,
     uniform_ball,
 )
+from r2et.theory.bounds import thickness_bounds, top_k_bounds
 
 signed_logit = Gradient(of="logit", form="signed")
 VARIANTS = get_args(Variant)

@@ -50,7 +50,7 @@ from r2et.explainers import (
     log_odds,
     predicted,
 )
-from r2et.metrics import METRICS, Case
+from r2et.metrics import METRICS, Case, names_of
 from r2et.metrics.faithfulness import shares_of
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean_with_interval
@@ -65,10 +65,8 @@ from r2et.preflight.validation import cleared
 EVALUATED = ("er", "mse", "strong")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 APPLICANT = "applicant"
-PER_ATTACK = ("precision@k", "pearson", "mse", "kendall", "spearman", "sen", "thickness")
-REMOVING = ("dffot", "comp", "suff")
-EXCHANGED = ("exchange agreement", "exchange size")
-PER_MODEL = ("dffot", "comp", "suff", "hessian norm", "saliency norm", "tie")
+PER_ATTACK, REMOVING = names_of("attack"), names_of("removal")
+PER_MODEL, EXCHANGED = (*REMOVING, *names_of("model")), names_of("exchanges")
 WITHOUT = "without exchanges"  # share of examples that have no exchanges to order
 CORRELATED = ("gaussian thickness", "least gaussian thickness", "hessian norm")
 SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Self
 
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from r2et.core.one_hot import OneHot
 from r2et.explainers import Explainer, check_inputs, check_predicted
 from r2et.metrics import agreement, exchanges, faithfulness, sensitivity, thickness
 
-__all__ = ["METRICS", "Case", "Metric"]
+__all__ = ["METRICS", "Case", "Metric", "names_of"]
 
 ROWS_AT_ONCE = 16_384
 
@@ -88,26 +89,41 @@ class Case:
             categories=categories,
         )
 
+    @cached_property
+    def exchanges(self) -> exchanges.Agreement:
+        """What slopes say about exchanges of categories, against what these do."""
+        return exchanges.exchange_agreement(
+            self.model, self.x, self.y, self.categories, explain=self.explain
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A measure of a case, (B,), whether more of it is better, and one line to describe it."""
+    """A measure of a case, (B,): what it needs, whether more of it is better, and one line on it.
+
+    It needs an attacked input, "removal" of explained features of the input, "exchanges" of
+    categories, or nothing but the model.
+    """
 
     measure: Callable[[Case], Tensor]
+    needs: Literal["attack", "model", "removal", "exchanges"]
     better: Literal["higher", "lower", "none"]
     line: str
 
 
-def _precision(case: Case) -> Tensor:
-    return agreement.precision_at_k(case.before, case.after, case.k)
+def names_of(needs: str) -> tuple[str, ...]:
+    """The metrics that need this, in the order of the table."""
+    return tuple(name for name, metric in METRICS.items() if metric.needs == needs)
 
 
-def _sen(case: Case) -> Tensor:
-    return sensitivity.changed_prediction(case.model, case.x, case.attacked)
+def _compared(measure: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Case], Tensor]:
+    """A measure of the saliencies before and after the attack."""
+    return lambda case: measure(case.before, case.after)
 
 
-def _dffot(case: Case) -> Tensor:
-    return faithfulness.dffot(
+def _without(measure: Callable[..., Tensor]) -> Callable[[Case], Tensor]:
+    """A measure of what becomes of the answer when features are removed."""
+    return lambda case: measure(
         case.model,
         case.x,
         case.y,
@@ -116,34 +132,6 @@ def _dffot(case: Case) -> Tensor:
         sizes=case.sizes,
         groups=case.groups,
     )
-
-
-def _comp(case: Case) -> Tensor:
-    return faithfulness.comp(
-        case.model,
-        case.x,
-        case.y,
-        case.before,
-        baseline=case.baseline,
-        sizes=case.sizes,
-        groups=case.groups,
-    )
-
-
-def _suff(case: Case) -> Tensor:
-    return faithfulness.suff(
-        case.model,
-        case.x,
-        case.y,
-        case.before,
-        baseline=case.baseline,
-        sizes=case.sizes,
-        groups=case.groups,
-    )
-
-
-def _hessian_norm(case: Case) -> Tensor:
-    return sensitivity.curvature(case.model, case.x, case.y, case.explain, probes=case.probes)
 
 
 def _thickness(case: Case) -> Tensor:
@@ -158,85 +146,96 @@ def _thickness(case: Case) -> Tensor:
     ).value
 
 
-def _exchanges(case: Case) -> exchanges.Agreement:
-    return exchanges.exchange_agreement(
-        case.model, case.x, case.y, case.categories, explain=case.explain
-    )
-
-
 METRICS: dict[str, Metric] = {
     "precision@k": Metric(
-        measure=_precision,
+        measure=lambda case: agreement.precision_at_k(case.before, case.after, case.k),
+        needs="attack",
         better="higher",
         line="Share of the top k features that stay in the top k.",
     ),
     "pearson": Metric(
-        measure=lambda case: agreement.pearson(case.before, case.after),
+        measure=_compared(agreement.pearson),
+        needs="attack",
         better="higher",
         line="Correlation of the saliencies before and after the attack.",
     ),
     "mse": Metric(
-        measure=lambda case: agreement.mse(case.before, case.after),
+        measure=_compared(agreement.mse),
+        needs="attack",
         better="lower",
         line="Mean squared difference of the saliencies before and after the attack.",
     ),
     "kendall": Metric(
-        measure=lambda case: agreement.kendall(case.before, case.after),
+        measure=_compared(agreement.kendall),
+        needs="attack",
         better="higher",
         line="Kendall's tau-b of the rankings before and after the attack.",
     ),
     "spearman": Metric(
-        measure=lambda case: agreement.spearman(case.before, case.after),
+        measure=_compared(agreement.spearman),
+        needs="attack",
         better="higher",
         line="Spearman's correlation of the rankings before and after the attack.",
     ),
     "sen": Metric(
-        measure=_sen,
+        measure=lambda case: sensitivity.changed_prediction(case.model, case.x, case.attacked),
+        needs="attack",
         better="lower",
         line="Whether the attack changes the predicted class.",
     ),
     "dffot": Metric(
-        measure=_dffot,
+        measure=_without(faithfulness.dffot),
+        needs="removal",
         better="lower",
         line="Smallest share of top features whose removal changes the predicted class.",
     ),
     "comp": Metric(
-        measure=_comp,
+        measure=_without(faithfulness.comp),
+        needs="removal",
         better="higher",
         line="Mean change of the predicted probability when top features are removed.",
     ),
     "suff": Metric(
-        measure=_suff,
+        measure=_without(faithfulness.suff),
+        needs="removal",
         better="lower",
         line="Mean change of the predicted probability when only top features are left.",
     ),
     "hessian norm": Metric(
-        measure=_hessian_norm,
+        measure=lambda case: sensitivity.curvature(
+            case.model, case.x, case.y, case.explain, probes=case.probes
+        ),
+        needs="model",
         better="lower",
         line="Frobenius norm of the derivative of the explanation at the clean input.",
     ),
     "saliency norm": Metric(
         measure=lambda case: case.before.abs().sum(-1),
+        needs="model",
         better="none",
         line="Sum of absolute scores: shows gaps that grew only because all gradients did.",
     ),
     "tie": Metric(
         measure=lambda case: ranking.ties(case.before, case.k).to(case.before.dtype),
+        needs="model",
         better="lower",
         line="Whether the k-th and the next feature are equal, so that the top k is arbitrary.",
     ),
     "thickness": Metric(
         measure=_thickness,
+        needs="attack",
         better="higher",
         line="Share of top-k pairs still in order on the way to the attacked input.",
     ),
     "exchange agreement": Metric(
-        measure=lambda case: _exchanges(case).order,
+        measure=lambda case: case.exchanges.order,
+        needs="exchanges",
         better="higher",
         line="How well slopes order the exchanges of categories that a person could make.",
     ),
     "exchange size": Metric(
-        measure=lambda case: _exchanges(case).size,
+        measure=lambda case: case.exchanges.size,
+        needs="exchanges",
         better="higher",
         line="What slopes say exchanges of categories do and what they do, smaller over larger.",
     ),

@@ -137,14 +137,17 @@ def paired_test(first: Values, second: Values) -> PairedTest:
 
     ours, theirs = _pairs(first, second)
     differences = ours - theirs
-    count, difference = len(differences), float(differences.mean())
-    error = float(differences.std(ddof=1)) / count**0.5
+    difference = float(differences.mean())
     if np.ptp(differences) == 0:
-        statistic = float(np.sign(difference)) * np.inf if differences[0] else 0.0
+        statistic, p_value = (np.sign(difference) * np.inf, 0.0) if differences[0] else (0.0, 1.0)
     else:
-        statistic = difference / error
-    p_value = float(2 * stats.t.sf(abs(statistic), count - 1))
-    return PairedTest(difference=difference, statistic=statistic, p_value=p_value, count=count)
+        statistic, p_value = stats.ttest_rel(ours, theirs)
+    return PairedTest(
+        difference=difference,
+        statistic=float(statistic),
+        p_value=float(p_value),
+        count=len(differences),
+    )
 
 
 def correlation(a: Values, b: Values, kind: Literal["spearman", "pearson"] = "spearman") -> float:

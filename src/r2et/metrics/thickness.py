@@ -7,9 +7,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from r2et.core.autograd import eval_mode, jacobian
+from r2et.core.autograd import eval_mode
 from r2et.core.inputs import joined, packed
-from r2et.core.ranking import check_k, facing_count, lead, order
+from r2et.core.ranking import check_k, facing_count, order
 from r2et.core.rng import in_ball, noise_like
 from r2et.explainers import Explainer, check_inputs
 
@@ -37,24 +37,15 @@ class Thickness:
     points: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ThicknessBounds:
-    """Bounds of Prop. 4.4, (B,) each, and in words what they rest on."""
-
-    lower: Tensor
-    upper: Tensor
-    assumption: str
-
-
 def uniform_ball(radius: float) -> Draw:
     """Neighbours uniform in the l2 ball of `radius` around x."""
-    _check_length("radius", radius)
+    check_length("radius", radius)
     return lambda x, generator: in_ball(x, radius, generator)
 
 
 def gaussian(sd: float) -> Draw:
     """Neighbours x + sd z, with z standard normal."""
-    _check_length("sd", sd)
+    check_length("sd", sd)
     return lambda x, generator: x + sd * noise_like(x, generator)
 
 
@@ -214,7 +205,7 @@ def pairwise_thickness(
     """
     check_inputs(model, x, y)
     n = explained(model, explain, x[:1], y[:1]).shape[-1]
-    first, second = _feature(i, x, n), _feature(j, x, n)
+    first, second = feature_numbers(i, x, n), feature_numbers(j, x, n)
 
     def measure(saliency: Tensor) -> Tensor:
         return _pick(saliency, first) - _pick(saliency, second)
@@ -231,92 +222,6 @@ def pairwise_thickness(
         generator=generator,
         level=level,
         rows_at_once=rows_at_once,
-    )
-
-
-def thickness_bounds(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    i: int | Tensor,
-    j: int | Tensor,
-    *,
-    explain: Explainer,
-    radius: float,
-    samples: int = 16,
-    generator: torch.Generator | None = None,
-    lipschitz: tuple[Tensor, Tensor] | None = None,
-) -> ThicknessBounds:
-    """Bounds of the thickness of the pair i, j for neighbours in the ball (Prop. 4.4): (B,) each.
-
-    h - eps/2 ||H_i - H_j|| <= Theta(i, j) <= h + eps (L_i + L_j), where h and H are taken at x,
-    eps = `radius` and L_i is the maximum of ||H_i|| over the ball. L_i is estimated from x and
-    `samples` points of the ball, or given for both features as `lipschitz`. What this makes of
-    the bounds is said in `assumption`.
-    """
-    check_inputs(model, x, y)
-    n = explained(model, explain, x[:1], y[:1]).shape[-1]
-    pair = torch.stack([_feature(i, x, n), _feature(j, x, n)], dim=-1)
-
-    def field(points: Tensor) -> Tensor:
-        return explain(model, points, y).gather(-1, pair)
-
-    values, slopes, steepest, assumption = _slopes(
-        model, field, x, radius, samples if lipschitz is None else None, generator
-    )
-    if lipschitz is not None:
-        steepest = torch.stack([_constants(constant, x, x.shape[:1]) for constant in lipschitz], -1)
-    gap = values[:, 0] - values[:, 1]
-    bend = torch.linalg.vector_norm(slopes[:, 0] - slopes[:, 1], dim=-1)
-    return ThicknessBounds(
-        lower=gap - radius / 2 * bend,
-        upper=gap + radius * steepest.sum(-1),
-        assumption=assumption,
-    )
-
-
-def top_k_bounds(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    explain: Explainer,
-    k: int,
-    radius: float,
-    samples: int = 16,
-    generator: torch.Generator | None = None,
-    lipschitz: Tensor | None = None,
-) -> ThicknessBounds:
-    """Bounds of the top-k thickness for neighbours in the ball (Eq. 20): (B,) each.
-
-    The mean over all pairs of the bounds of Prop. 4.4; `lipschitz` gives L_i for each feature,
-    (B, n). Memory grows with the Hessian, B n d: the pairs are met one top feature at a time.
-    """
-    check_inputs(model, x, y)
-    n = explained(model, explain, x[:1], y[:1]).shape[-1]
-    check_k(k, n)
-
-    def field(points: Tensor) -> Tensor:
-        return explain(model, points, y)
-
-    values, slopes, steepest, assumption = _slopes(
-        model, field, x, radius, samples if lipschitz is None else None, generator
-    )
-    if lipschitz is not None:
-        steepest = _constants(lipschitz, x, values.shape)
-    ranking = order(values)
-    ranked = slopes.gather(1, ranking[:, :, None].expand_as(slopes))
-    bend = torch.zeros_like(values[:, 0])
-    for i in range(k):
-        apart = torch.linalg.vector_norm(ranked[:, i : i + 1] - ranked[:, k:], dim=-1)
-        bend = bend + apart.mean(-1) / k
-    gap = lead(values, values, k)
-    # The mean over pairs of L_i + L_j falls apart into the mean of the top and that of the rest.
-    reach = steepest.gather(-1, ranking)
-    return ThicknessBounds(
-        lower=gap - radius / 2 * bend,
-        upper=gap + radius * (reach[:, :k].mean(-1) + reach[:, k:].mean(-1)),
-        assumption=assumption,
     )
 
 
@@ -407,45 +312,6 @@ def _neighbours(
         return torch.stack([neighbourhood(x, generator) for _ in which])
 
 
-def _slopes(
-    model: nn.Module,
-    field: Callable[[Tensor], Tensor],
-    x: Tensor,
-    radius: float,
-    samples: int | None,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor, Tensor, str]:
-    """Saliency, its slopes at x, the largest slope norms seen in the ball, and the words for it.
-
-    `samples` is None where the caller has its own Lipschitz constants.
-    """
-    _check_length("radius", radius)
-    if samples is not None and (generator is None or samples < 1):
-        raise ValueError(
-            f"sampling the ball takes a generator and at least one sample, got {generator} and "
-            f"{samples}: give both, or the constants as lipschitz."
-        )
-    with torch.no_grad(), eval_mode(model):
-        values = field(x).detach()
-        slopes = jacobian(field, x)
-        steepest = torch.linalg.vector_norm(slopes, dim=-1)
-        for _ in range(samples or 0):
-            assert generator is not None
-            there = jacobian(field, in_ball(x, radius, generator))
-            steepest = torch.maximum(steepest, torch.linalg.vector_norm(there, dim=-1))
-    lower = (
-        "lower: first-order expansion of the explanation at x, exact where the explanation is "
-        "linear over the ball and an approximation elsewhere"
-    )
-    upper = (
-        "upper: a bound as far as the given Lipschitz constants hold over the ball"
-        if samples is None
-        else f"upper: the maximum slope over the ball is estimated from below by x and {samples} "
-        "sampled points, so the true bound may lie higher"
-    )
-    return values, slopes, steepest, f"{lower}; {upper}."
-
-
 def _check_variant(variant: Variant, pairs: int | None) -> None:
     """Refuse an unknown variant, and a number of pairs where no pairs are chosen."""
     if variant not in get_args(Variant):
@@ -456,7 +322,7 @@ def _check_variant(variant: Variant, pairs: int | None) -> None:
         )
 
 
-def _check_length(name: str, length: float) -> None:
+def check_length(name: str, length: float) -> None:
     """Refuse a length that is none."""
     if not 0 <= length < float("inf"):
         raise ValueError(f"{name} must be a finite number of at least 0, got {length}.")
@@ -467,7 +333,7 @@ def _prefix_sums(values: Tensor) -> Tensor:
     return torch.cat([values.new_zeros(1), values.cumsum(0)])
 
 
-def _feature(number: int | Tensor, x: Tensor, n: int) -> Tensor:
+def feature_numbers(number: int | Tensor, x: Tensor, n: int) -> Tensor:
     """One feature number for each example: (B,)."""
     numbers = torch.as_tensor(number, device=x.device)
     if numbers.is_floating_point() or numbers.ndim > 1 or numbers.shape not in ((), x.shape[:1]):
@@ -484,13 +350,3 @@ def _pick(saliency: Tensor, feature: Tensor) -> Tensor:
     """Score of one feature for each example of (..., B, n): (..., B)."""
     index = feature[:, None].expand(*saliency.shape[:-1], 1)
     return saliency.gather(-1, index).squeeze(-1)
-
-
-def _constants(lipschitz: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
-    """Given Lipschitz constants, one for each place of `shape`."""
-    if lipschitz.shape != shape or not (lipschitz >= 0).all():
-        raise ValueError(
-            f"lipschitz must hold non-negative numbers of shape {tuple(shape)}, got shape "
-            f"{tuple(lipschitz.shape)} with a minimum of {lipschitz.min():g}."
-        )
-    return lipschitz.to(x)

@@ -1,1 +1,1 @@
-"""What is proved in general: guarantees of thickness, convergence of the attack."""
+"""What is proved in general: bounds of thickness, chance near x, convergence of attacks."""

@@ -1,0 +1,157 @@
+"""Bounds of thickness from the explanation at x alone (Prop. 4.4, Eq. 20)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from r2et.core.autograd import eval_mode, jacobian
+from r2et.core.ranking import check_k, lead, order
+from r2et.core.rng import in_ball
+from r2et.explainers import Explainer, check_inputs
+from r2et.metrics.thickness import check_length, explained, feature_numbers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ThicknessBounds:
+    """Bounds of Prop. 4.4, (B,) each, and in words what they rest on."""
+
+    lower: Tensor
+    upper: Tensor
+    assumption: str
+
+
+def thickness_bounds(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    i: int | Tensor,
+    j: int | Tensor,
+    *,
+    explain: Explainer,
+    radius: float,
+    samples: int = 16,
+    generator: torch.Generator | None = None,
+    lipschitz: tuple[Tensor, Tensor] | None = None,
+) -> ThicknessBounds:
+    """Bounds of the thickness of the pair i, j for neighbours in the ball (Prop. 4.4): (B,) each.
+
+    h - eps/2 ||H_i - H_j|| <= Theta(i, j) <= h + eps (L_i + L_j), where h and H are taken at x,
+    eps = `radius` and L_i is the maximum of ||H_i|| over the ball. L_i is estimated from x and
+    `samples` points of the ball, or given for both features as `lipschitz`. What this makes of
+    the bounds is said in `assumption`.
+    """
+    check_inputs(model, x, y)
+    n = explained(model, explain, x[:1], y[:1]).shape[-1]
+    pair = torch.stack([feature_numbers(i, x, n), feature_numbers(j, x, n)], dim=-1)
+
+    def field(points: Tensor) -> Tensor:
+        return explain(model, points, y).gather(-1, pair)
+
+    values, slopes, steepest, assumption = _slopes_in_ball(
+        model, field, x, radius, samples if lipschitz is None else None, generator
+    )
+    if lipschitz is not None:
+        steepest = torch.stack([_constants(constant, x, x.shape[:1]) for constant in lipschitz], -1)
+    gap = values[:, 0] - values[:, 1]
+    bend = torch.linalg.vector_norm(slopes[:, 0] - slopes[:, 1], dim=-1)
+    return ThicknessBounds(
+        lower=gap - radius / 2 * bend,
+        upper=gap + radius * steepest.sum(-1),
+        assumption=assumption,
+    )
+
+
+def top_k_bounds(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    explain: Explainer,
+    k: int,
+    radius: float,
+    samples: int = 16,
+    generator: torch.Generator | None = None,
+    lipschitz: Tensor | None = None,
+) -> ThicknessBounds:
+    """Bounds of the top-k thickness for neighbours in the ball (Eq. 20): (B,) each.
+
+    The mean over all pairs of the bounds of Prop. 4.4; `lipschitz` gives L_i for each feature,
+    (B, n). Memory grows with the Hessian, B n d: the pairs are met one top feature at a time.
+    """
+    check_inputs(model, x, y)
+    n = explained(model, explain, x[:1], y[:1]).shape[-1]
+    check_k(k, n)
+
+    def field(points: Tensor) -> Tensor:
+        return explain(model, points, y)
+
+    values, slopes, steepest, assumption = _slopes_in_ball(
+        model, field, x, radius, samples if lipschitz is None else None, generator
+    )
+    if lipschitz is not None:
+        steepest = _constants(lipschitz, x, values.shape)
+    ranking = order(values)
+    ranked = slopes.gather(1, ranking[:, :, None].expand_as(slopes))
+    bend = torch.zeros_like(values[:, 0])
+    for i in range(k):
+        apart = torch.linalg.vector_norm(ranked[:, i : i + 1] - ranked[:, k:], dim=-1)
+        bend = bend + apart.mean(-1) / k
+    gap = lead(values, values, k)
+    # The mean over pairs of L_i + L_j falls apart into the mean of the top and that of the rest.
+    reach = steepest.gather(-1, ranking)
+    return ThicknessBounds(
+        lower=gap - radius / 2 * bend,
+        upper=gap + radius * (reach[:, :k].mean(-1) + reach[:, k:].mean(-1)),
+        assumption=assumption,
+    )
+
+
+def _slopes_in_ball(
+    model: nn.Module,
+    field: Callable[[Tensor], Tensor],
+    x: Tensor,
+    radius: float,
+    samples: int | None,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor, Tensor, str]:
+    """Saliency, its slopes at x, the largest slope norms seen in the ball, and the words for it.
+
+    `samples` is None where the caller has its own Lipschitz constants.
+    """
+    check_length("radius", radius)
+    if samples is not None and (generator is None or samples < 1):
+        raise ValueError(
+            f"sampling the ball takes a generator and at least one sample, got {generator} and "
+            f"{samples}: give both, or the constants as lipschitz."
+        )
+    with torch.no_grad(), eval_mode(model):
+        values = field(x).detach()
+        slopes = jacobian(field, x)
+        steepest = torch.linalg.vector_norm(slopes, dim=-1)
+        for _ in range(samples or 0):
+            assert generator is not None
+            there = jacobian(field, in_ball(x, radius, generator))
+            steepest = torch.maximum(steepest, torch.linalg.vector_norm(there, dim=-1))
+    lower = (
+        "lower: first-order expansion of the explanation at x, exact where the explanation is "
+        "linear over the ball and an approximation elsewhere"
+    )
+    upper = (
+        "upper: a bound as far as the given Lipschitz constants hold over the ball"
+        if samples is None
+        else f"upper: the maximum slope over the ball is estimated from below by x and {samples} "
+        "sampled points, so the true bound may lie higher"
+    )
+    return values, slopes, steepest, f"{lower}; {upper}."
+
+
+def _constants(lipschitz: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
+    """Given Lipschitz constants, one for each place of `shape`."""
+    if lipschitz.shape != shape or not (lipschitz >= 0).all():
+        raise ValueError(
+            f"lipschitz must hold non-negative numbers of shape {tuple(shape)}, got shape "
+            f"{tuple(lipschitz.shape)} with a minimum of {lipschitz.min():g}."
+        )
+    return lipschitz.to(x)
