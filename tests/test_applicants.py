@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -35,7 +36,8 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Dataset, Scale, Split, from_frame, load
 from r2et.data.builtin import TABLES
-from r2et.data.dataset import assemble, binary_columns, category_columns, numeric_columns
+from r2et.data.dataset import TableStructure
+from r2et.data.schema import Category, Numeric, Schema
 from r2et.explainers import gradient, predicted
 from refusals import refusal
 
@@ -184,22 +186,26 @@ class World:
         ]
 
 
-def drawn_column(draw: random.Random, name: str, rows: int) -> list[Any]:
+def drawn_column(draw: random.Random, name: str, rows: int) -> tuple[Numeric | Category, Any]:
     kind = draw.choice(["whole", "whole", "real", "gaps", "binary", "category", "category"])
     if kind == "category":
         values = [f"v{each}" for each in range(draw.randint(2, 5))]
-        codes = torch.tensor([draw.randrange(len(values)) for _ in range(rows)])
-        return category_columns(name, codes, values)
+        codes = np.array([draw.randrange(len(values)) for _ in range(rows)])
+        category = Category(name=name, labels=tuple(values))
+        return category, category.of_places(codes)
     if kind == "binary":
-        codes = torch.tensor([draw.randint(0, 1) for _ in range(rows)])
-        return binary_columns(name, codes, ("no", "yes"))
+        codes = np.array([draw.randint(0, 1) for _ in range(rows)])
+        category = Category(name=name, labels=("no", "yes"), binary=True)
+        return category, category.of_places(codes)
     size = draw.choice([1, 5, 100, 30_000])
-    values = [draw.uniform(-size, size) for _ in range(rows)]
+    numbers = np.array([draw.uniform(-size, size) for _ in range(rows)])
     if kind == "whole" or (kind == "gaps" and draw.random() < 0.5):
-        values = [float(round(value)) for value in values]
+        numbers = numbers.round() + 0.0
     if kind == "gaps":
-        values[0] = math.nan
-    return numeric_columns(name, torch.tensor(values, dtype=torch.float64))
+        numbers[0] = math.nan
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    number = Numeric(name=name, low=low, high=high, marked=kind == "gaps")
+    return number, number.raw(numbers)
 
 
 def drawn_rule(draw: random.Random, kind: str, low: float, high: float) -> Rule:
@@ -272,15 +278,13 @@ def drawn_point(draw: random.Random, world: World, row: list[float]) -> list[flo
 
 def world_of(seed: int, dtype: torch.dtype = torch.float64, rows: int = 3) -> World:
     draw = random.Random(seed)
-    columns = [
-        column
-        for group in range(draw.randint(1, 5))
-        for column in drawn_column(draw, f"g{group}", rows=6)
-    ]
-    dataset = assemble(
-        columns,
-        torch.tensor([0, 1] * 3),
+    drawn = [drawn_column(draw, f"g{group}", rows=6) for group in range(draw.randint(1, 5))]
+    schema = Schema(tuple(attribute for attribute, _ in drawn))
+    dataset = Dataset(
         name="drawn",
+        x=torch.from_numpy(np.concatenate([values for _, values in drawn], axis=1)),
+        y=torch.tensor([0, 1] * 3),
+        structure=TableStructure(features=schema.features),
         classes=("no", "yes"),
         target="y",
         source="",

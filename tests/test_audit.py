@@ -60,7 +60,7 @@ from r2et.cli import main
 from r2et.core.ranking import top_k_mask
 from r2et.core.rng import stream
 from r2et.data import from_frame, load, read_csv
-from r2et.data.dataset import Feature, fit_scale
+from r2et.data.features import Feature, fit_scale
 from r2et.explainers import predicted
 from r2et.models import MODELS
 from r2et.perturbations import PERTURBATIONS
@@ -515,7 +515,7 @@ def test_a_file_is_read_in_blocks_as_it_is_read_as_a_whole(scale: Any, tmp_path:
         expected = fit_scale(whole.x, whole.features, scale).apply(whole.x)
         torch.testing.assert_close(x, expected, rtol=1e-12, atol=1e-12)
         assert [each.name for each in table.columns.features] == [f.name for f in whole.features]
-        assert table.columns.one_hot == whole.one_hot
+        assert table.columns.one_hot == whole.structure.one_hot
         assert table.classes == whole.classes
         labels = [label for chunk in chunks for label in chunk.labels]
         assert labels == [whole.classes[each] for each in whole.y.tolist()]

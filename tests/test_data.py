@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from r2et.data import Dataset, Feature, TableStructure, from_frame, load, read_csv
 from r2et.data.builtin import TABLES
-from r2et.data.dataset import fit_scale, plain, sum_of_parts, with_unit
+from r2et.data.features import fit_scale, plain, sum_of_parts, with_unit
 
 ROOT = Path(__file__).parents[1]
 RAW = Path(os.environ.get("R2ET_RAW_DATA", ROOT.parent / "shared" / "data"))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from closed_form import Linear, numbers, tiny_mlp
 from r2et.attacks import EnsembleBudget, strong_attack
 from r2et.data import load
-from r2et.data.dataset import Feature, exchangeable
+from r2et.data.features import Feature, exchangeable
 from r2et.explainers import Gradient, SmoothGrad, margin, predicted
 from r2et.metrics.exchanges import (
     LEAST_AGREEMENT,

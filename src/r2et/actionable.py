@@ -20,7 +20,8 @@ from torch import Tensor
 from r2et.core.limits import content_of, toml_of
 from r2et.core.naming import check_settings, nearest
 from r2et.core.rng import ball_offsets
-from r2et.data.dataset import Dataset, Feature, Scale, Split, plain, with_unit
+from r2et.data.dataset import Dataset, Split
+from r2et.data.features import Feature, Scale, plain, with_unit
 from r2et.perturbations import UNSAID, unit
 
 EVERY = "*"  # the name of the rule that speaks of all groups

@@ -21,7 +21,7 @@ from r2et.auditing.schema import difference
 from r2et.core.limits import content_of
 from r2et.core.naming import nearest
 from r2et.data.cells import Missing, Survey, word_in
-from r2et.data.dataset import Scale
+from r2et.data.features import Scale
 from r2et.data.fitting import Wish, surveyed, target_of, written_notes
 from r2et.data.reader import FrameReader, Reader, reader_of
 from r2et.data.schema import Attribute, Category, Numeric, Schema

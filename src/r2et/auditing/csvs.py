@@ -24,8 +24,8 @@ from r2et.auditing.encoding import (
 from r2et.auditing.schema import check_inputs_named, difference
 from r2et.auditing.tables import Chunk, Columns
 from r2et.data.cells import Missing, Survey
-from r2et.data.dataset import Scale
 from r2et.data.encoder import values_in
+from r2et.data.features import Scale
 from r2et.data.fitting import BLOCK, Target, surveyed, target_of, written_notes
 from r2et.data.reader import Block, CsvReader, Reader, place_of, reader_of
 from r2et.data.schema import Schema

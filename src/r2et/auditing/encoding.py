@@ -10,8 +10,8 @@ from torch import Tensor
 
 from r2et.auditing.config import DataSettings
 from r2et.auditing.tables import AS_GIVEN, Columns, reach_of
-from r2et.data.cells import MISSING, Missing, Survey, number_in, word_in
-from r2et.data.dataset import with_unit
+from r2et.data.cells import Missing, Survey, number_in, word_in
+from r2et.data.features import MISSING, with_unit
 from r2et.data.fitting import GROUP, Advice, Gaps, Wish, attribute_of
 from r2et.data.reader import Reader
 from r2et.data.schema import Attribute, Category, Numeric, Schema

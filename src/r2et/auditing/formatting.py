@@ -12,7 +12,7 @@ from r2et.auditing.auditor import Evidence, Explained, Subject
 from r2et.auditing.records import Change, CounterExample, Decision, Reason, verdict
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns
-from r2et.data.dataset import MISSING, SHOWN, Feature, in_words, plain
+from r2et.data.features import MISSING, SHOWN, Feature, in_words, plain
 from r2et.evaluation.rendering import drawn
 
 MOST_CHANGES = 40

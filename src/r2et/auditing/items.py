@@ -14,7 +14,8 @@ from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns, check_labels
 from r2et.core.inputs import Inputs, Joined, upper_triangle
 from r2et.core.limits import check_bytes
-from r2et.data.dataset import Dataset, Feature, Scale, Split
+from r2et.data.dataset import Dataset, Split
+from r2et.data.features import Feature, Scale
 from r2et.data.items import ItemStructure
 from r2et.evaluation.rendering import RenderSpec
 

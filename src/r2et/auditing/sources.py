@@ -20,7 +20,7 @@ from r2et.data import (
     read_folder,
     read_networks,
 )
-from r2et.data.dataset import in_words
+from r2et.data.features import in_words
 
 NETWORKS = (".npz", ".mat", ".zip")
 

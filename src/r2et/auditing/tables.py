@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from r2et.core.naming import nearest
-from r2et.data.dataset import Feature, Part, Scale, Split, check_names, exchangeable
+from r2et.data.dataset import Part, Split
+from r2et.data.features import Feature, Scale, exchangeable, members, one_hot
+from r2et.data.schema import Numeric, Schema
 from r2et.evaluation.rendering import RenderSpec
 from r2et.explainers import shaped
 
@@ -66,19 +68,12 @@ class Columns:
     @property
     def groups(self) -> dict[str, list[int]]:
         """The column numbers of each attribute."""
-        members: dict[str, list[int]] = {}
-        for number, feature in enumerate(self.features):
-            members.setdefault(feature.group, []).append(number)
-        return members
+        return members(self.features)
 
     @property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
         """The column numbers of each one-hot group."""
-        return tuple(
-            tuple(numbers)
-            for numbers in self.groups.values()
-            if len(numbers) > 1 and self.features[numbers[0]].kind == "category"
-        )
+        return one_hot(self.features)
 
     @property
     def exchangeable(self) -> tuple[tuple[int, ...], ...]:
@@ -179,26 +174,25 @@ def features_named(
 ) -> tuple[Feature, ...]:
     """A feature for each name; those that a group lists are its one-hot columns."""
     for what, listed in (
-        ("a one-hot group", [name for members in groups.values() for name in members]),
+        ("a one-hot group", [name for columns in groups.values() for name in columns]),
         ("units", units),
     ):
         for name in listed:
             if name not in names:
                 raise ValueError(f"{what} names no column by {name!r}: {nearest(name, names)}")
-    owner = {name: group for group, members in groups.items() for name in members}
-    found = tuple(
-        Feature(
-            name=name,
-            group=owner.get(name, name),
-            kind="category" if name in owner else "numeric",
-            low=least,
-            high=most,
-            unit=units.get(name, ""),
+    owner = {name: group for group, columns in groups.items() for name in columns}
+    return Schema(
+        tuple(
+            Numeric(
+                name=name,
+                low=least,
+                high=most,
+                unit=units.get(name, ""),
+                group=owner.get(name, ""),
+            )
+            for name, least, most in zip(names, low, high, strict=True)
         )
-        for name, least, most in zip(names, low, high, strict=True)
-    )
-    check_names(found)
-    return found
+    ).features
 
 
 def reach_of(

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from r2et.core.naming import nearest
-from r2et.data.dataset import Dataset, assemble
+from r2et.data.dataset import Dataset, TableStructure
 from r2et.data.graphs import NETWORKS
 from r2et.data.images import PICTURES
 from r2et.data.roots import data_root
@@ -142,10 +142,11 @@ def read(name: str) -> Dataset:
         ],
         axis=1,
     )
-    return assemble(
-        list(zip(schema.features, torch.from_numpy(x).unbind(1), strict=True)),
-        torch.from_numpy(stored[table.target]),
+    return Dataset(
         name=name,
+        x=torch.from_numpy(x),
+        y=torch.from_numpy(stored[table.target]),
+        structure=TableStructure(features=schema.features),
         classes=table.classes,
         target=table.target,
         source=table.source,

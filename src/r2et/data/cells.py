@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from r2et.data.features import MISSING
 from r2et.data.writing import NUMBER, Writing
 
-MISSING = "missing"  # what a missing word is called
 MISSING_WORDS = frozenset({"", "?", "na", "nan", "null"})
 LARGEST = 1e100  # of numbers that can still be squared and added up
 MOST_TEXTS = 10_000  # distinct cells of a column that are kept; of more only numbers are known

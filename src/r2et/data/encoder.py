@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from r2et.data.cells import MISSING, USUAL, Floats, Missing, Where, cells_of, number_in, word_in
+from r2et.data.cells import USUAL, Floats, Missing, Where, cells_of, number_in, word_in
+from r2et.data.features import MISSING
 from r2et.data.schema import Attribute, Category, Numeric, Schema, Values
 from r2et.data.writing import ORIGIN, Writing, writing_of
 

@@ -23,7 +23,6 @@ import pandas as pd
 
 from r2et.data.cells import (
     LARGEST,
-    MISSING,
     MOST_TEXTS,
     Floats,
     Missing,
@@ -32,6 +31,7 @@ from r2et.data.cells import (
     ranked_with_missing,
     word_in,
 )
+from r2et.data.features import MISSING
 from r2et.data.reader import Reader, place_of
 from r2et.data.schema import OTHER, Attribute, Category, Numeric, Schema, Values
 from r2et.data.writing import (

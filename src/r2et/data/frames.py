@@ -16,7 +16,7 @@ import torch
 from r2et.core.limits import content_of
 from r2et.core.naming import nearest
 from r2et.data.cells import USUAL, Survey
-from r2et.data.dataset import Dataset, assemble
+from r2et.data.dataset import Dataset, TableStructure
 from r2et.data.encoder import values_in
 from r2et.data.fitting import (
     BLOCK,
@@ -142,10 +142,11 @@ def _dataset(
             )
         )
         y += [numbers[goal.label(text.strip())] for text in block.columns[places[target]]]
-    return assemble(
-        list(zip(schema.features, torch.cat(x).unbind(1), strict=True)),
-        torch.tensor(y),
+    return Dataset(
         name=name,
+        x=torch.cat(x),
+        y=torch.tensor(y),
+        structure=TableStructure(features=schema.features),
         classes=goal.classes,
         target=target,
         source=" ".join([source, *written_notes(inputs)]),

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from r2et.core.inputs import Inputs, Piece, upper_triangle
-from r2et.data.dataset import Columns, Dataset, Scale, Scaling
+from r2et.data.dataset import Columns, Dataset
+from r2et.data.features import Scale, Scaling
 
 
 @dataclass(frozen=True, kw_only=True)

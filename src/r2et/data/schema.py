@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from r2et.data.cells import MISSING, USUAL, Floats, Missing, word_in
-from r2et.data.dataset import Feature, Scale, check_names
+from r2et.data.cells import USUAL, Floats, Missing, word_in
+from r2et.data.features import MISSING, Feature, Scale, check_names
 from r2et.data.writing import Writing
 
 OTHER = "other"  # the words of a column that are not among the most frequent
