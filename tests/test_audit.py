@@ -1326,7 +1326,7 @@ def test_tables_that_do_not_fit_are_refused(cancer_net: nn.Sequential) -> None:
         ("[groups]\ng = ['a', 'q']", "[groups] g names a column 'q'"),
         ("[groups]\ng = ['a']\nh = ['a']", "'a' is in two"),
         ("drop = ['a', 'b']", "no column left"),
-        ("subgroups = 3", "must be a list of texts"),
+        ("subgroups = 3", "'subgroups' must be a list of which each is a text, got 3"),
         ("= 3", "not valid TOML"),
         ('fit_on = "nowhere.csv"', "cannot read nowhere.csv"),
     ],

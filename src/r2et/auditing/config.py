@@ -2,13 +2,14 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from r2et.core.limits import content_of, toml_of
-from r2et.core.naming import check_settings, nearest
+from r2et.core.naming import nearest
+from r2et.core.settings import settings_from
 from r2et.data.writing import Order
 
 KINDS = ("numeric", "category")
@@ -17,10 +18,6 @@ MISSING_WAYS = ("mark", "median", "refuse")
 LENGTHS = ("scaled", "standard", "range")
 DECIMALS = (".", ",")
 ORDERS: tuple[Order, ...] = ("year first", "day first", "month first")
-
-
-class Named(dict[str, Any]):
-    """Settings by the name of a column or of a group of columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +69,11 @@ class DataSettings:
     subgroups: tuple[str, ...] = ()
     missing: str = "mark"
     missing_values: tuple[str, ...] = ()
-    scale: str | Named = "none"
+    scale: str | dict[str, Any] = "none"
     eps: str | None = None
     fit_on: str | None = None
-    features: Named = field(default_factory=Named)
-    groups: Named = field(default_factory=Named)
+    features: dict[str, FeatureSettings] = field(default_factory=dict)
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
@@ -96,8 +93,7 @@ class DataSettings:
 
     def of(self, column: str) -> FeatureSettings:
         """What is said about a column."""
-        found: FeatureSettings = self.features.get(column, FeatureSettings())
-        return found
+        return self.features.get(column, FeatureSettings())
 
     def check_names(self, known: Sequence[str], where: str) -> None:
         """Refuse the name of a column that a table does not have."""
@@ -126,8 +122,8 @@ def _check_word(what: str, word: str, known: Sequence[str]) -> None:
 
 
 def _check_pair(column: str, pair: object) -> None:
-    numbers = isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_number, pair))
-    if not numbers or not isinstance(pair, tuple) or not 0 < pair[1] < math.inf:
+    two = isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_number, pair))
+    if not two or not isinstance(pair, list | tuple) or not 0 < pair[1] < math.inf:
         raise ValueError(
             f"[scale] {column} must be [shift, width] with a width above 0, got {pair!r}."
         )
@@ -147,70 +143,6 @@ def read_settings(path: str | Path) -> DataSettings:
 
 def settings_of(table: Mapping[str, Any], where: str) -> DataSettings:
     """The settings that a table of TOML states."""
-    said = _tuples(table)
-    features, groups = said.pop("features", {}), said.pop("groups", {})
-    if not isinstance(features, dict) or not isinstance(groups, dict):
-        raise ValueError(f"{where}: [features] and [groups] must be tables.")
-    for name, members in groups.items():
-        if not isinstance(members, tuple) or not all(isinstance(each, str) for each in members):
-            raise ValueError(
-                f"{where}: [groups] {name} must be a list of columns, got {members!r}."
-            )
-    if isinstance(values := said.get("missing_values"), tuple):
-        said["missing_values"] = tuple(map(str, values))
-    if isinstance(scale := said.get("scale"), Mapping):
-        said["scale"] = Named(scale)
-    for name, each in features.items():
-        features[name] = _told(f"[features.{name}] of {where}", FeatureSettings, each)
-    tables = {"features": Named(features), "groups": Named(groups)}
-    found: DataSettings = _told(where, DataSettings, said | tables)
-    return found
-
-
-def _told(where: str, kind: type[Any], table: Any) -> Any:
-    """A record filled from a table; a misspelt key or a wrong type is refused."""
-    check_settings(kind, table, where)
-    for key, value in table.items():
-        wanted = next((each for each in WANTED if key in each.keys), TEXT)
-        if not wanted.fits(value):
-            raise ValueError(f"{where}: {key!r} must be {wanted.words}, got {value!r}.")
-    try:
-        return kind(**table)
-    except ValueError as problem:
-        raise ValueError(f"{where}: {problem}") from problem
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What some settings must be: a test, and the same in words."""
-
-    fits: Callable[[Any], bool]
-    words: str
-    keys: tuple[str, ...] = ()
-
-
-TEXT = Wanted(fits=lambda value: isinstance(value, str), words="a text")
-WANTED = (
-    Wanted(
-        keys=("drop", "subgroups", "classes", "missing_values", "columns"),
-        fits=lambda value: isinstance(value, tuple) and all(isinstance(it, str) for it in value),
-        words="a list of texts",
-    ),
-    Wanted(keys=("immutable",), fits=lambda value: isinstance(value, bool), words="true or false"),
-    Wanted(keys=("per_eps",), fits=_is_number, words="a number"),
-    Wanted(
-        keys=("scale",),
-        fits=lambda value: isinstance(value, str | Named),
-        words="a text or a table",
-    ),
-    Wanted(
-        keys=("features", "groups"), fits=lambda value: isinstance(value, Named), words="a table"
-    ),
-)
-
-
-def _tuples(value: Any) -> Any:
-    """The same with every list made a tuple, as records hold them."""
-    if isinstance(value, Mapping):
-        return {key: _tuples(each) for key, each in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    if isinstance(values := table.get("missing_values"), list | tuple):
+        table = {**table, "missing_values": list(map(str, values))}
+    return settings_from(DataSettings, table, where)
