@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from r2et.auditing import Table, audit, settings_of
-from r2et.auditing.schema import difference
+from r2et.auditing.column_names import difference
 from r2et.cli import main
 from r2et.sklearn import StableClassifier
 from refusals import refusal

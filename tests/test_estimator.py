@@ -572,5 +572,5 @@ def test_what_is_certified_no_attack_takes_away() -> None:
     assert (found.radius > 0).any()
     left = classifier.stability(rows, epsilon=0.05)
     assert (left >= found.precision[:, 0].numpy() - 1e-12).all()
-    with pytest.raises(ValueError, match="fewer features than there are"):
+    with pytest.raises(ValueError, match="for 30 features, got 30"):
         classifier.certify(rows, k=30)

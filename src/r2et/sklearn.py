@@ -32,8 +32,8 @@ from r2et.core.limits import check_bytes
 from r2et.core.naming import nearest
 from r2et.core.ranking import order
 from r2et.core.rng import stream
-from r2et.data import Part
 from r2et.data.cells import Floats
+from r2et.data.dataset import Part
 from r2et.data.encoder import holds_words, numbers_of, values_of, words_of, written_as
 from r2et.data.fitting import learnt
 from r2et.data.schema import Category, Schema, Values
@@ -48,8 +48,8 @@ from r2et.explainers import (
     shaped,
 )
 from r2et.methods import METHODS, Method
-from r2et.models import ACTIVATIONS, MODELS
-from r2et.models.building import bounded
+from r2et.models import ACTIVATIONS
+from r2et.models.building import bounded, build
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import in_words
 from r2et.preflight.validation import cleared
@@ -296,7 +296,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = taught.nonzero().squeeze(1)
         rows = rows.repeat(math.ceil(LEAST_STEPS * batch / len(rows)))
         model, history = train(
-            network_of(self._plan, stream(seed, "estimator", "init")),
+            build(self._plan["network"], stream(seed, "estimator", "init")),
             Part(rows=rows, x=x[rows], y=labels[rows]),
             by_log_loss(x[judges], labels[judges], counts[judges])
             if self.early_stopping
@@ -560,12 +560,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         The other side of `stability`: what is certified no attack on encoded rows can take away.
         """
-        x, shown = self.encode(X), self._shown(k)
-        if not 1 <= shown < x.shape[1]:
-            raise ValueError(
-                f"a certificate is of fewer features than there are, {x.shape[1]}, got k = {shown}."
-            )
-        return certify(self.model_, x, k=shown, epsilons=epsilons)
+        return certify(self.model_, self.encode(X), k=self._shown(k), epsilons=epsilons)
 
     def _scores(
         self, X: Any, by: By, target: Any, explainer: str | Explainer, form: Form
@@ -661,7 +656,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if about["named"]:
             found.feature_names_in_ = np.array(found.schema_.columns, dtype=object)
         with bounded(sizes_in(path)):
-            network = network_of(found._plan, stream(0, "unused")).double()
+            network = build(found._plan["network"], stream(0, "unused")).double()
         prepare = method_of(found._plan).prepare
         found.model_, _ = load(path, prepare(network) if prepare else network)
         found.model_.eval()
@@ -669,12 +664,6 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 # --- small parts --------------------------------------------------------------------------------
-
-
-def network_of(plan: Mapping[str, Any], generator: torch.Generator) -> nn.Module:
-    """An untrained network by its plan."""
-    shape = {name: value for name, value in plan["network"].items() if name != "name"}
-    return MODELS[plan["network"]["name"]](**shape, generator=generator)
 
 
 def method_of(plan: Mapping[str, Any]) -> Method:

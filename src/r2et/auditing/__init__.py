@@ -23,6 +23,7 @@ from r2et.auditing import checking
 from r2et.auditing.auditor import MANY, Auditor, Subject, subject
 from r2et.auditing.checking import Contradiction, Replayed, check, replay
 from r2et.auditing.classifiers import Estimator, is_estimator, networks_of, table_for
+from r2et.auditing.column_names import check_inputs_named, named_columns, with_columns
 from r2et.auditing.config import DataSettings, FeatureSettings, read_settings, settings_of
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
@@ -42,7 +43,6 @@ from r2et.auditing.records import (
     table_columns,
     to_json,
 )
-from r2et.auditing.schema import check_inputs_named, schema_of, with_schema
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.sources import source_for
 from r2et.auditing.store import Store
@@ -186,9 +186,9 @@ def source_of(
     fitted = [each for each in models if is_estimator(each)]
     if fitted and isinstance(data, str | Path | pd.DataFrame):
         return table_for(fitted, data, said or DataSettings())
-    schemas = [schema_of(each) for each in models]
+    named = [named_columns(each) for each in models]
     if isinstance(data, str | Path | pd.DataFrame):
-        return CsvTable.at(data, with_schema(said or DataSettings(), schemas))
+        return CsvTable.at(data, with_columns(said or DataSettings(), named))
     if said is not None:
         raise ValueError(
             "settings of columns are for a CSV file or a pandas table: say it in the Table itself."
@@ -198,10 +198,10 @@ def source_of(
     if isinstance(data, Split):
         return Table.of_split(data) if data.dataset.tabular else Items.of_split(data)
     if isinstance(data, Table):
-        schema = with_schema(DataSettings(), schemas).columns
+        columns = with_columns(DataSettings(), named).columns
         names = [feature.name for feature in data.columns.features]
-        if schema:
-            check_inputs_named(schema, names, names, data.name)
+        if columns:
+            check_inputs_named(columns, names, names, data.name)
     return data
 
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 from torch import nn
 
+from r2et.auditing.column_names import difference
 from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable, subgroupings
 from r2et.auditing.encoding import ADVICE, columns_of, lengths_of, told_names, wishes_of
-from r2et.auditing.schema import difference
 from r2et.core.limits import content_of
 from r2et.core.naming import nearest
 from r2et.data.cells import Missing, Survey, word_in

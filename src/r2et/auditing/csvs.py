@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from r2et.auditing.column_names import check_inputs_named, difference
 from r2et.auditing.config import DataSettings
 from r2et.auditing.encoding import (
     ADVICE,
@@ -21,7 +22,6 @@ from r2et.auditing.encoding import (
     width_in_words,
     wishes_of,
 )
-from r2et.auditing.schema import check_inputs_named, difference
 from r2et.auditing.tables import Chunk, Columns
 from r2et.data.cells import Missing, Survey
 from r2et.data.encoder import values_in

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from r2et.auditing.column_names import columns_in, difference, named_columns
 from r2et.auditing.pt2_reader import read_exported
-from r2et.auditing.schema import difference, schema_in, schema_of
 from r2et.core.archives import check_tensors
 from r2et.core.naming import briefly
 from r2et.sklearn import StableClassifier
@@ -46,10 +46,10 @@ def load_model(spec: str, weights: Path | None = None) -> Loaded:
         weights = Path(file)
     if ":" in spec and not Path(spec).exists():
         model = made(spec)
-        columns = schema_of(model)
+        columns = named_columns(model)
         if weights is not None:
             _fill(model, weights)
-            said = schema_in(weights)
+            said = columns_in(weights)
             if columns is not None and said not in (None, columns):
                 raise ValueError(
                     f"{weights} and {spec} name different columns: {difference(said, columns)}; "

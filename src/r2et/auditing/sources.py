@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from r2et.auditing.classifiers import table_for
+from r2et.auditing.column_names import with_columns
 from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.items import Items
 from r2et.auditing.models import Loaded
-from r2et.auditing.schema import with_schema
 from r2et.auditing.tables import Source, Table
 from r2et.data import (
     DATASETS,
@@ -48,7 +48,7 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
         _check_plain(settings, data)
         return Items.of_split(_split(found, trained)) if trained else Items.of_dataset(found)
     if not trained:
-        return CsvTable.at(data, with_schema(settings, [each.columns for each in models]))
+        return CsvTable.at(data, with_columns(settings, [each.columns for each in models]))
     if settings.target is None:
         raise ValueError(f"{trained[0].name} was trained for a target: name it by --target.")
     begun_with = settings.fit_on or data

@@ -14,10 +14,10 @@ from r2et.auditing.config import DataSettings
 ATTRIBUTES = ("feature_names_in_", "feature_names", "columns")
 NOTE = "columns"  # of a safetensors file: a JSON list of names
 
-Schema = tuple[str, ...]
+Names = tuple[str, ...]
 
 
-def schema_of(model: object) -> Schema | None:
+def named_columns(model: object) -> Names | None:
     """The columns that a model of the user's own names in an attribute, None if it names none."""
     for name in ATTRIBUTES:
         found: Any = getattr(model, name, None)
@@ -27,7 +27,7 @@ def schema_of(model: object) -> Schema | None:
     return None
 
 
-def schema_in(path: Path) -> Schema | None:
+def columns_in(path: Path) -> Names | None:
     """The columns that the head of a safetensors file names, None if it names none."""
     with safe_open(path, framework="pt") as file:
         told = (file.metadata() or {}).get(NOTE)
@@ -44,17 +44,17 @@ def schema_in(path: Path) -> Schema | None:
     return tuple(found)
 
 
-def with_schema(settings: DataSettings, schemas: Iterable[Schema | None]) -> DataSettings:
+def with_columns(settings: DataSettings, named: Iterable[Names | None]) -> DataSettings:
     """The settings with the columns that the models name, refused where two name different ones."""
     said = {"the settings": settings.columns} if settings.columns else {}
-    for number, schema in enumerate(schemas):
-        if schema is not None:
-            said["the model" if number == 0 else f"model {number + 1}"] = schema
-    for who, schema in [*said.items()][1:]:
+    for number, columns in enumerate(named):
+        if columns is not None:
+            said["the model" if number == 0 else f"model {number + 1}"] = columns
+    for who, columns in [*said.items()][1:]:
         first = next(iter(said))
-        if schema != said[first]:
+        if columns != said[first]:
             raise ValueError(
-                f"{who} and {first} name different columns: {difference(schema, said[first])}; "
+                f"{who} and {first} name different columns: {difference(columns, said[first])}; "
                 "audit them one at a time, or correct what is wrong."
             )
     return replace(settings, columns=next(iter(said.values()), ()))
@@ -87,14 +87,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def check_inputs_named(
-    schema: Schema, names: Sequence[str], features: Sequence[str], where: str
+    columns: Names, names: Sequence[str], features: Sequence[str], where: str
 ) -> None:
-    """Refuse a table whose columns, and inputs, are not those of a schema."""
-    if schema in (tuple(names), tuple(features)):
+    """Refuse a table whose columns, and inputs, are not those that a model names."""
+    if columns in (tuple(names), tuple(features)):
         return
-    nearer = features if set(schema) & set(features) - set(names) else names
+    nearer = features if set(columns) & set(features) - set(names) else names
     raise ValueError(
-        f"the model takes the columns {_listed(schema)}, but {where} has others: "
-        f"{difference(schema, nearer)}; correct the table, or name by drop, id or target what is "
+        f"the model takes the columns {_listed(columns)}, but {where} has others: "
+        f"{difference(columns, nearer)}; correct the table, or name by drop, id or target what is "
         "no input."
     )
