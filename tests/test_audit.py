@@ -1369,14 +1369,14 @@ def test_model_files_are_refused_in_one_sentence(
     def said(spec: str, weights: Path | None = None) -> str:
         return refusal(lambda: load_model(spec, weights))
 
-    assert "there is no model nowhere.pt2" in said("nowhere.pt2")
+    assert "there is no model file nowhere.pt2" in said("nowhere.pt2")
     assert "ModuleNotFoundError" in said("no_such:build")
     assert "AttributeError" in said("heloc_models:biuld")
     assert "returned str" in said("heloc_models:text")
     assert "0.bias is (8,) in the file, but the network has (4,)" in said("heloc_models:other", net)
     assert "0.bias is (8,)" in said(f"heloc_models:other@{net}")
     assert "given twice" in said(f"heloc_models:other@{net}", net)
-    assert "no file of weights" in said("heloc_models:build", Path("gone.safetensors"))
+    assert "there is no checkpoint" in said("heloc_models:build", Path("gone.safetensors"))
     assert "without the network they belong to" in said(str(net))
     assert "need the network" in said(str(net), net)
     for name in ("a.pt", "a.pkl", "a.joblib"):
@@ -1385,7 +1385,7 @@ def test_model_files_are_refused_in_one_sentence(
         assert "can run code" in said("heloc_models:build", tmp_path / name)
     (tmp_path / "a.safetensors").write_bytes(b"x" * 20)
     assert "no model that can be read" in said(str(tmp_path / "a.safetensors"))
-    assert "not a whole file" in said("heloc_models:build", tmp_path / "a.safetensors")
+    assert "not a whole checkpoint" in said("heloc_models:build", tmp_path / "a.safetensors")
     (tmp_path / "a.pt2").write_bytes(b"x")
     assert "not a whole exported program" in said(str(tmp_path / "a.pt2"))
 

@@ -610,7 +610,7 @@ def test_a_factory_with_and_without_weights(split: Split, folder: Path) -> None:
         ("users_owm:net", "No module named 'users_owm'"),
         ("users_typo:net", "SyntaxError"),
         ("nowhere.safetensors", "there is no model file nowhere.safetensors"),
-        ("users_own.py", "is not a whole checkpoint"),
+        ("users_own.py", "is no model that can be read"),
     ],
 )
 @pytest.mark.usefixtures("folder")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import nn
 
 from r2et.auditing.column_names import columns_in, difference, named_columns
 from r2et.auditing.pt2_reader import read_exported
 from r2et.core.archives import check_tensors
+from r2et.core.limits import json_of
 from r2et.core.naming import briefly
 from r2et.sklearn import StableClassifier
 from r2et.training.trainer import load
@@ -48,7 +48,8 @@ def load_model(spec: str, weights: Path | None = None) -> Loaded:
         model = made(spec)
         columns = named_columns(model)
         if weights is not None:
-            _fill(model, weights)
+            _refuse_pickle(weights)
+            load(weights, model)
             said = columns_in(weights)
             if columns is not None and said not in (None, columns):
                 raise ValueError(
@@ -58,42 +59,53 @@ def load_model(spec: str, weights: Path | None = None) -> Loaded:
             return Loaded(name=weights.stem, model=model, columns=said or columns)
         return Loaded(name=spec, model=model, columns=columns)
     if weights is not None:
-        raise ValueError(
-            f"the weights {weights} need the network they belong to: give it as --model "
-            "module:factory."
-        )
+        raise needs_network(weights)
     return _from_file(Path(spec))
+
+
+def needs_network(weights: Path) -> ValueError:
+    """The refusal of weights that come alone."""
+    return ValueError(
+        f"the weights {weights} need the network they belong to: give it as --model module:factory."
+    )
 
 
 def _from_file(path: Path) -> Loaded:
     if not path.is_file():
-        raise ValueError(f"there is no model {path}: give a file, or module:factory.")
+        raise ValueError(f"there is no model file {path}: give one, or module:factory.")
     if path.suffix == ".pt2":
         return Loaded(name=path.stem, model=read_exported(path))
-    if path.suffix in PICKLES:
-        raise ValueError(
-            f"{path} is a pickle, which can run code when it is opened, and is not read: {SAVE}."
-        )
+    _refuse_pickle(path)
     notes = _notes(path)
     if "recipe" not in notes:
         raise ValueError(
             f"{path} holds weights without the network they belong to: give --model "
             f"module:factory --weights {path}."
         )
-    if '"estimator"' in notes:
+    if "estimator" in notes["recipe"]:
         classifier = StableClassifier.load(path)
         return Loaded(name=path.stem, model=classifier.model_, classifier=classifier)
     model, recipe = load(path)
     return Loaded(name=path.stem, model=model, recipe=recipe)
 
 
-def _notes(path: Path) -> str:
+def _refuse_pickle(path: Path) -> None:
+    if path.suffix in PICKLES:
+        raise ValueError(
+            f"{path} is a pickle, which can run code when it is opened, and is not read: {SAVE}."
+        )
+
+
+def _notes(path: Path) -> dict[str, Any]:
     """What this package wrote into the head of a safetensors file, empty if nothing."""
     check_tensors(path)
     try:
         with safe_open(path, framework="pt") as file:
-            return str((file.metadata() or {}).get("r2et", ""))
-    except (SafetensorError, OSError) as problem:
+            found = json_of((file.metadata() or {}).get("r2et", "{}"), "what it says of itself")
+            if not isinstance(found, dict) or not isinstance(found.get("recipe", {}), dict):
+                raise ValueError("what it says of itself is no recipe")
+            return found
+    except (SafetensorError, OSError, ValueError) as problem:
         raise ValueError(
             f"{path} is no model that can be read ({problem}): give a .safetensors file of this "
             "package, an exported program .pt2, or module:factory."
@@ -118,35 +130,6 @@ def made(name: str) -> nn.Module:
             "logit for each class."
         )
     return found
-
-
-def _fill(model: nn.Module, path: Path) -> None:
-    """Give a network its weights, refused if they are another's."""
-    if not path.is_file():
-        raise ValueError(f"there is no file of weights {path}: check the path.")
-    if path.suffix in PICKLES:
-        raise ValueError(
-            f"{path} is a pickle, which can run code when it is opened, and is not read: write it "
-            "again by safetensors.torch.save_file(model.state_dict(), 'net.safetensors')."
-        )
-    check_tensors(path)
-    try:
-        theirs = load_file(path)
-    except (SafetensorError, OSError) as problem:
-        raise ValueError(
-            f"{path} is not a whole file of weights ({problem}): write it by "
-            "safetensors.torch.save_file."
-        ) from problem
-    mine = model.state_dict()
-    for name in sorted(mine.keys() | theirs.keys()):
-        here, there = (tuple(each[name].shape) if name in each else None for each in (mine, theirs))
-        if here != there:
-            raise ValueError(
-                f"{path} does not fit the network: {name} is "
-                f"{'missing' if there is None else there} in the file, but the network has "
-                f"{'none' if here is None else here}; give the weights of this network."
-            )
-    model.load_state_dict(theirs)
 
 
 def model_digest(model: nn.Module) -> str:

@@ -31,7 +31,7 @@ from r2et.attacks import (
 from r2et.attacks.diagnostics import Doubling, alarms, last_doubling
 from r2et.attacks.gaps import Region
 from r2et.attacks.radius import PAIRS, WALK
-from r2et.auditing.models import made
+from r2et.auditing.models import load_model, needs_network
 from r2et.core.naming import briefly, nearest
 from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.core.rng import stream
@@ -64,7 +64,6 @@ from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import Finding, in_words
 from r2et.preflight.validation import cleared
 from r2et.theory.complexity import estimated_constants, iteration_bound
-from r2et.training.trainer import load
 
 NOISE = ("shared", "fresh")
 SHAPES = {"ball": "l2", "cube": "linf"}
@@ -249,25 +248,14 @@ def given_model(
     `model` is a file that `r2et run` wrote, or `module:factory` with its `weights`; without it a
     Vanilla network is trained by the recipe `converged`.
     """
-    if weights is not None and (model is None or ":" not in model or Path(model).exists()):
-        raise ValueError(
-            f"the weights {weights} need the network they belong to: give it as --model "
-            "module:factory."
-        )
     if model is None:
+        if weights is not None:
+            raise needs_network(weights)
         split = dataset.split(seed)
         recipe = load_recipe(recipe_for(dataset), dataset.name)
         return fitted(split, recipe, "vanilla", {})[0], split
-    if ":" in model and not Path(model).exists():
-        own = made(model)
-        if weights is not None:
-            own, _ = load(weights, own)
-        return own, dataset.split(seed)
-    if not Path(model).is_file():
-        raise ValueError(
-            f"there is no model file {model}: give one that `r2et run` wrote, or module:factory."
-        )
-    found, recipe_of = load(Path(model))
+    loaded = load_model(model, weights)
+    recipe_of = loaded.recipe
     if recipe_of.get("data", dataset.digest) != dataset.digest:
         trained_on = recipe_of.get("dataset")
         which = (
@@ -276,7 +264,7 @@ def given_model(
             else f"{trained_on or 'other data'}, not on {dataset.name}"
         )
         raise ValueError(f"{model} was trained on {which}: give the data it was trained on.")
-    return found, dataset.split(int(recipe_of.get("seed", seed)))
+    return loaded.model, dataset.split(int(recipe_of.get("seed", seed)))
 
 
 def check_request(settings: LabSettings, dataset: Dataset) -> None:

@@ -410,8 +410,8 @@ def _load_into(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
         if mine.get(name) != theirs.get(name):
             raise ValueError(
                 f"{path} holds weights of another architecture: {name} is "
-                f"{theirs.get(name, 'missing')} there, the model has {mine.get(name, 'none')}; "
-                "load it into the model it was trained as."
+                f"{theirs.get(name, 'missing')} in the file, but the network has "
+                f"{mine.get(name, 'none')}; give the weights of this network."
             )
     model.load_state_dict(dict(tensors))
 
