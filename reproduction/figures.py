@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -13,19 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from r2et.attacks.comparison import HandlerPoint
 from r2et.experiments.tables import LINEAR, Row, is_variant, passed_rows, summarise
-from r2et.report.figures import (
-    ACCENT,
-    FAINT,
-    INK,
-    MUTED,
-    RED,
-    RULE,
-    SETTINGS,
-    WARN,
-    handlers_figure,
-    spread,
-    svg_of,
-)
+from r2et.report.charts import LIGHT, Drawing, file_of, handlers, heading, spread
 from r2et.report.maps import saliency_figure
 from reproduction.figure_numbers import (
     CORRELATED,
@@ -44,6 +32,9 @@ from reproduction.targets import (
     Target,
 )
 
+INK, MUTED, RULE, ACCENT, FAINT, WARN, RED = (
+    LIGHT[name] for name in ("ink", "muted", "rule", "accent", "faint", "warn", "red")
+)
 MARKS: dict[str, tuple[str, str]] = {
     "r2et-noh": (ACCENT, "^"),
     "r2et-mm-noh": ("#56b4e9", "v"),
@@ -64,36 +55,35 @@ DOT: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0}
 BARS = (ACCENT, "#56b4e9", FAINT, WARN)
 
 
-def first_flip_figure(rows: Sequence[Row]) -> str:
+def first_flip_figure(rows: Sequence[Row]) -> Drawing:
     """The step of the first flip against thickness and Hessian norm, a dot for each example."""
     dataset, method = SCATTERED_MODEL
     own = sorted(passed_rows(rows_of(rows, "paper", dataset), method), key=lambda row: row["seed"])
     said = ["There is nothing to show."]
-    with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(7.6, 3.1))
-        panels = figure.subplots(1, 2, sharey=True)
-        figure.subplots_adjust(left=0.08, right=0.985, top=0.88, bottom=0.17, wspace=0.08)
-        if own:
-            scatter, label = own[0]["series"]["scatter"], own[0]["label"]
-            names = {"thickness": "thickness", "hessian norm": "Hessian norm"}
-            said = [
-                _first_flips(axes, scatter, key, name)
-                for axes, (key, name) in zip(panels, names.items(), strict=True)
-            ]
-            _title(
-                panels[0],
-                f"{label} on {NAMES.get(dataset, dataset)}, seed {own[0]['seed']}: ERAttack step "
-                "of the first flip",
-            )
-        else:
-            for axes in panels:
-                axes.set_axis_off()
-        return svg_of(
-            figure,
-            name="figure-2",
-            title="Steps to the first flip against thickness and Hessian norm",
-            text=" ".join(said),
+    figure = Figure(figsize=(7.6, 3.1))
+    panels = figure.subplots(1, 2, sharey=True)
+    figure.subplots_adjust(left=0.08, right=0.985, top=0.88, bottom=0.17, wspace=0.08)
+    if own:
+        scatter, label = own[0]["series"]["scatter"], own[0]["label"]
+        names = {"thickness": "thickness", "hessian norm": "Hessian norm"}
+        said = [
+            _first_flips(axes, scatter, key, name)
+            for axes, (key, name) in zip(panels, names.items(), strict=True)
+        ]
+        heading(
+            panels[0],
+            f"{label} on {NAMES.get(dataset, dataset)}, seed {own[0]['seed']}: ERAttack step "
+            "of the first flip",
+            MUTED,
         )
+    else:
+        for axes in panels:
+            axes.set_axis_off()
+    return Drawing(
+        figure=figure,
+        title="Steps to the first flip against thickness and Hessian norm",
+        text=" ".join(said),
+    )
 
 
 def _first_flips(axes: Axes, scatter: dict[str, Any], key: str, name: str) -> str:
@@ -123,43 +113,39 @@ def _first_flips(axes: Axes, scatter: dict[str, Any], key: str, name: str) -> st
     return f"{name}: {told} with the step of the first flip."
 
 
-def correlations_figure(rows: Sequence[Row]) -> str:
+def correlations_figure(rows: Sequence[Row]) -> Drawing:
     """Correlation of four measures with the manipulation epoch, a group of bars for each model."""
     have = {row["dataset"] for row in rows}
     found = correlations(rows, [each for each in CORRELATED_MODELS if each[0] in have or not have])
     groups = list(dict.fromkeys((each.dataset, each.label) for each in found))
-    with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.4, 0.9 + 0.62 * len(groups)))
-        axes = figure.subplots()
-        figure.subplots_adjust(
-            left=0.23, right=0.7, top=1 - 0.3 / figure.get_figheight(), bottom=0.09
-        )
-        axes.axvline(0, color=MUTED, linewidth=0.8)
-        axes.grid(axis="x", color=RULE, linewidth=0.6)
-        said = [
-            _bars(axes, number, [each for each in found if (each.dataset, each.label) == group])
-            for number, group in enumerate(groups)
-        ]
-        axes.set_yticks(
-            range(len(groups)),
-            [f"{label}, {NAMES.get(dataset, dataset)}" for dataset, label in groups],
-        )
-        axes.set_ylim(len(groups) - 0.5, -0.5)
-        axes.set_xlim(-1, 1)
-        axes.spines["left"].set_visible(False)
-        _title(axes, "Spearman correlation with the manipulation epoch, mean and sd over seeds")
-        handles = [
-            Patch(color=colour, label=name)
-            for name, colour in zip(CORRELATED.values(), BARS, strict=True)
-        ]
-        figure.legend(handles=handles, loc="center left", bbox_to_anchor=(0.71, 0.5),
-                      frameon=False, fontsize=9)  # fmt: skip
-        return svg_of(
-            figure,
-            name="figure-4",
-            title="What goes with the manipulation epoch",
-            text=" ".join(said),
-        )
+    figure = Figure(figsize=(9.4, 0.9 + 0.62 * len(groups)))
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.31, right=0.72, top=1 - 0.3 / figure.get_figheight(), bottom=0.09)
+    axes.axvline(0, color=MUTED, linewidth=0.8)
+    axes.grid(axis="x", color=RULE, linewidth=0.6)
+    said = [
+        _bars(axes, number, [each for each in found if (each.dataset, each.label) == group])
+        for number, group in enumerate(groups)
+    ]
+    axes.set_yticks(
+        range(len(groups)),
+        [f"{label}, {NAMES.get(dataset, dataset)}" for dataset, label in groups],
+    )
+    axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.set_xlim(-1, 1)
+    axes.spines["left"].set_visible(False)
+    heading(axes, "Spearman correlation with the manipulation epoch, mean and sd over seeds", MUTED)
+    handles = [
+        Patch(color=colour, label=name)
+        for name, colour in zip(CORRELATED.values(), BARS, strict=True)
+    ]
+    figure.legend(handles=handles, loc="center left", bbox_to_anchor=(0.73, 0.5),
+                  frameon=False, fontsize=9)  # fmt: skip
+    return Drawing(
+        figure=figure,
+        title="What goes with the manipulation epoch",
+        text=" ".join(said),
+    )
 
 
 def _bars(axes: Axes, number: int, own: Sequence[Correlation]) -> str:
@@ -180,47 +166,45 @@ def _bars(axes: Axes, number: int, own: Sequence[Correlation]) -> str:
 NONE_SHOWN = "not in these rows"
 
 
-def trade_off_figure(rows: Sequence[Row]) -> str:
+def trade_off_figure(rows: Sequence[Row]) -> Drawing:
     """P@k against clean AUC, a row of panels for each data set: weak attack, strong attack."""
     datasets = [name for name in datasets_of(rows) if rows_of(rows, "paper", name)]
     attacks = {ER: "ERAttack", STRONG: "the strong attack"}
     said: list[str] = []
     seen: dict[str, str] = {}
-    with mpl.rc_context(SETTINGS):
-        height = 0.5 + 2.35 * max(1, len(datasets))
-        figure = Figure(figsize=(8.6, height))
-        panels = figure.subplots(max(1, len(datasets)), 2, squeeze=False)
-        figure.subplots_adjust(left=0.055, right=0.8, top=1 - 0.3 / height, bottom=0.48 / height,
-                               wspace=0.16, hspace=0.42)  # fmt: skip
-        for line, dataset in zip(panels, datasets, strict=False):
-            for axes, (key, attack) in zip(line, attacks.items(), strict=True):
-                found = places(rows, dataset, key)
-                seen |= {each.method: each.label for each in found}
-                front = [each.label for each in found if each.on_front]
-                _plane(axes, found)
-                _title(axes, f"{NAMES.get(dataset, dataset)}: P@k under {attack}, %")
-                said.append(f"{dataset}, {attack}: on the front {', '.join(front) or 'none'}.")
-        for axes in panels[-1]:
-            axes.set_xlabel("clean AUC")
-        if not datasets:
-            for axes in panels.flat:
-                axes.set_axis_off()
-        known = [method for method in MARKS if method in seen]
-        extra = [method for method in seen if method not in MARKS]
-        handles = [
-            Line2D([], [], color=colour, marker=marker, markersize=7, label=seen[method], **DOT)
-            for method in [*known, *extra]
-            for colour, marker in [mark_of(method)]
-        ]
-        handles.append(Line2D([], [], color=RED, linewidth=1.2, label="Pareto front"))
-        figure.legend(handles=handles, loc="center left", bbox_to_anchor=(0.81, 0.5),
-                      frameon=False, fontsize=9, labelspacing=0.65)  # fmt: skip
-        return svg_of(
-            figure,
-            name="figure-7",
-            title="Stability of explanations against accuracy",
-            text=" ".join(said) or "There is nothing to show.",
-        )
+    height = 0.5 + 2.35 * max(1, len(datasets))
+    figure = Figure(figsize=(10.6, height))
+    panels = figure.subplots(max(1, len(datasets)), 2, squeeze=False)
+    figure.subplots_adjust(left=0.045, right=0.79, top=1 - 0.3 / height, bottom=0.48 / height,
+                           wspace=0.16, hspace=0.42)  # fmt: skip
+    for line, dataset in zip(panels, datasets, strict=False):
+        for axes, (key, attack) in zip(line, attacks.items(), strict=True):
+            found = places(rows, dataset, key)
+            seen |= {each.method: each.label for each in found}
+            front = [each.label for each in found if each.on_front]
+            _plane(axes, found)
+            heading(axes, f"{NAMES.get(dataset, dataset)}: P@k under {attack}, %", MUTED)
+            said.append(f"{dataset}, {attack}: on the front {', '.join(front) or 'none'}.")
+    for axes in panels[-1]:
+        axes.set_xlabel("clean AUC")
+    if not datasets:
+        for axes in panels.flat:
+            axes.set_axis_off()
+    known = [method for method in MARKS if method in seen]
+    extra = [method for method in seen if method not in MARKS]
+    handles = [
+        Line2D([], [], color=colour, marker=marker, markersize=7, label=seen[method], **DOT)
+        for method in [*known, *extra]
+        for colour, marker in [mark_of(method)]
+    ]
+    handles.append(Line2D([], [], color=RED, linewidth=1.2, label="Pareto front"))
+    figure.legend(handles=handles, loc="center left", bbox_to_anchor=(0.81, 0.5),
+                  frameon=False, fontsize=9, labelspacing=0.65)  # fmt: skip
+    return Drawing(
+        figure=figure,
+        title="Stability of explanations against accuracy",
+        text=" ".join(said) or "There is nothing to show.",
+    )
 
 
 def mark_of(method: str) -> tuple[str, str]:
@@ -243,77 +227,73 @@ def _plane(axes: Axes, found: Sequence[Any]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
 
 
-def sorted_scores_figure(rows: Sequence[Row]) -> str:
+def sorted_scores_figure(rows: Sequence[Row]) -> Drawing:
     """Vanilla's scores in falling order as shares of the first, a panel for each data set."""
     shown = {name: found for name in datasets_of(rows) if (found := profile(rows, name))}
     said = []
-    with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.6, 2.6))
-        panels = figure.subplots(1, max(1, len(shown)), squeeze=False, sharey=True)[0]
-        figure.subplots_adjust(left=0.05, right=0.99, top=0.86, bottom=0.2, wspace=0.1)
-        for axes, (dataset, shares) in zip(panels, shown.items(), strict=False):
-            axes.grid(axis="y", color=RULE, linewidth=0.6)
-            axes.bar(range(1, len(shares) + 1), shares, color=WARN, width=0.72, linewidth=0)
-            for k in (2, 5, 8):
-                axes.axvline(k + 0.5, color=MUTED, linewidth=0.8, dashes=(3, 2))
-                axes.text(k + 0.65, 0.97, f"{k}", color=MUTED, fontsize=9, va="top")
-            axes.set_xlabel(f"place among {len(shares)} features")
-            axes.set_ylim(0, 1.02)
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            _title(axes, f"{NAMES.get(dataset, dataset)}: score as share of the first")
-            gaps = [f"{shares[k - 1] - shares[k]:.3f} after place {k}" for k in (2, 5, 8)
-                    if len(shares) > k]  # fmt: skip
-            said.append(f"{dataset}: gaps of {', '.join(gaps)}.")
-        if not shown:
-            panels[0].set_axis_off()
-        return svg_of(
-            figure,
-            name="figure-8",
-            title="Sorted gradient magnitudes of Vanilla",
-            text=" ".join(said) or "There is nothing to show.",
-        )
+    figure = Figure(figsize=(8.6, 2.6))
+    panels = figure.subplots(1, max(1, len(shown)), squeeze=False, sharey=True)[0]
+    figure.subplots_adjust(left=0.05, right=0.99, top=0.86, bottom=0.2, wspace=0.1)
+    for axes, (dataset, shares) in zip(panels, shown.items(), strict=False):
+        axes.grid(axis="y", color=RULE, linewidth=0.6)
+        axes.bar(range(1, len(shares) + 1), shares, color=WARN, width=0.72, linewidth=0)
+        for k in (2, 5, 8):
+            axes.axvline(k + 0.5, color=MUTED, linewidth=0.8, dashes=(3, 2))
+            axes.text(k + 0.65, 0.97, f"{k}", color=MUTED, fontsize=9, va="top")
+        axes.set_xlabel(f"place among {len(shares)} features")
+        axes.set_ylim(0, 1.02)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        heading(axes, f"{NAMES.get(dataset, dataset)}: score as share of the first", MUTED)
+        gaps = [f"{shares[k - 1] - shares[k]:.3f} after place {k}" for k in (2, 5, 8)
+                if len(shares) > k]  # fmt: skip
+        said.append(f"{dataset}: gaps of {', '.join(gaps)}.")
+    if not shown:
+        panels[0].set_axis_off()
+    return Drawing(
+        figure=figure,
+        title="Sorted gradient magnitudes of Vanilla",
+        text=" ".join(said) or "There is nothing to show.",
+    )
 
 
-def pairs_figure(rows: Sequence[Row]) -> str:
+def pairs_figure(rows: Sequence[Row]) -> Drawing:
     """P@k against the number of compared pairs, with the other methods as level lines."""
     dataset = PAIRS_DATASET
-    with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(7.6, 3.7))
-        axes = figure.subplots()
-        figure.subplots_adjust(left=0.065, right=0.77, top=0.92, bottom=0.13)
-        axes.grid(axis="y", color=RULE, linewidth=0.6)
-        ends, said = _levels(axes, rows_of(rows, "paper", dataset)), []
-        for key, style in ((ER, "-"), (STRONG, "--")):
-            found = paired_numbers(rows, dataset, key)
-            for method in dict.fromkeys(each.method for each in found):
-                own = [each for each in found if each.method == method and each.ours is not None]
-                if not own:
-                    continue
-                colour, marker = mark_of(method)
-                values = [100 * (each.ours or 0.0) for each in own]
-                spreads = [100 * (each.sd or 0.0) for each in own]
-                numbers = [each.facing for each in own]
-                axes.errorbar(numbers, values, yerr=spreads if key == ER else None, color=colour,
-                              marker=marker, markersize=6 if key == ER else 4, linestyle=style,
-                              linewidth=1.6 if key == ER else 1, elinewidth=0.8)  # fmt: skip
-                if key == ER:
-                    ends.append((numbers[-1], values[-1], own[0].label, colour, True))
-                    listed = ", ".join(
-                        f"{at}: {value:.1f}" for at, value in zip(numbers, values, strict=True)
-                    )
-                    said.append(f"{own[0].label} by k': {listed}.")
-        axes.set_xlabel("k', number of compared pairs")
-        axes.set_xlim(0.7, 8.3)
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        name = NAMES.get(dataset, dataset)
-        _title(axes, f"{name}: P@k, %  ·  solid: ERAttack, mean and sd; dashed: strong attack")
-        _name(axes, ends)
-        return svg_of(
-            figure,
-            name="figure-9",
-            title="Stability against the number of compared pairs",
-            text=" ".join(said) or "There is nothing to show.",
-        )
+    figure = Figure(figsize=(7.6, 3.7))
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.065, right=0.77, top=0.92, bottom=0.13)
+    axes.grid(axis="y", color=RULE, linewidth=0.6)
+    ends, said = _levels(axes, rows_of(rows, "paper", dataset)), []
+    for key, style in ((ER, "-"), (STRONG, "--")):
+        found = paired_numbers(rows, dataset, key)
+        for method in dict.fromkeys(each.method for each in found):
+            own = [each for each in found if each.method == method and each.ours is not None]
+            if not own:
+                continue
+            colour, marker = mark_of(method)
+            values = [100 * (each.ours or 0.0) for each in own]
+            spreads = [100 * (each.sd or 0.0) for each in own]
+            numbers = [each.facing for each in own]
+            axes.errorbar(numbers, values, yerr=spreads if key == ER else None, color=colour,
+                          marker=marker, markersize=6 if key == ER else 4, linestyle=style,
+                          linewidth=1.6 if key == ER else 1, elinewidth=0.8)  # fmt: skip
+            if key == ER:
+                ends.append((numbers[-1], values[-1], own[0].label, colour, True))
+                listed = ", ".join(
+                    f"{at}: {value:.1f}" for at, value in zip(numbers, values, strict=True)
+                )
+                said.append(f"{own[0].label} by k': {listed}.")
+    axes.set_xlabel("k', number of compared pairs")
+    axes.set_xlim(0.7, 8.3)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    name = NAMES.get(dataset, dataset)
+    heading(axes, f"{name}: P@k, %  ·  solid: ERAttack, mean and sd; dashed: strong attack", MUTED)
+    _name(axes, ends)
+    return Drawing(
+        figure=figure,
+        title="Stability against the number of compared pairs",
+        text=" ".join(said) or "There is nothing to show.",
+    )
 
 
 def _levels(axes: Axes, rows: Sequence[Row]) -> list[tuple[float, float, str, str, bool]]:
@@ -348,7 +328,7 @@ def handlers_figures(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         if row["recipe"] == HANDLERS_ROWS:
             points = [HandlerPoint(**point) for point in row["points"]]
-            found[str(row["dataset"])] = handlers_figure(points)
+            found[str(row["dataset"])] = file_of(partial(handlers, points))
     return found
 
 
@@ -380,12 +360,8 @@ def _is_drawn(row: Row) -> bool:
     return told[0].get("kind") in ("picture", "network")
 
 
-def _title(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=9.5, color=MUTED, pad=7)
-
-
 SALIENCY = ("figure-3", "figure-5")
-DRAWN: dict[str, Callable[[Sequence[Row]], str]] = {
+DRAWN: dict[str, Callable[[Sequence[Row]], Drawing]] = {
     "figure-2": first_flip_figure,
     "figure-4": correlations_figure,
     "figure-7": trade_off_figure,
@@ -399,24 +375,20 @@ def pictures(target: Target, rows: Sequence[Row]) -> dict[str, str]:
     rows = [row for row in rows if row["dataset"] in target.datasets]
     if target.name == "figure-6":
         drawn = handlers_figures(rows)
-        return {f"figure-6-{dataset}": as_file(svg, margin=30) for dataset, svg in drawn.items()}
+        return {f"figure-6-{dataset}": svg for dataset, svg in drawn.items()}
     if target.name in SALIENCY:
         drawn = saliency_figures(rows, target.datasets)
         return {f"{target.name}-{dataset}": as_file(svg) for dataset, svg in drawn.items()}
     draw = DRAWN.get(target.name)
-    return {} if draw is None else {target.name: as_file(draw(rows))}
+    return {} if draw is None else {target.name: file_of(lambda _: draw(rows))}
 
 
-def as_file(svg: str, margin: float = 0.0) -> str:
-    """An SVG element as a file of its own: with a size, a font and a white ground to stand on.
-
-    `margin` is added on the right, for names that a wide font would have cut off.
-    """
+def as_file(svg: str) -> str:
+    """A hand-drawn SVG element as a file of its own: with a size, a font and a white ground."""
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     if box is None:
         raise ValueError("a picture needs a viewBox to be given a size, got none.")
-    width, height = f"{float(box[1]) + margin:g}", box[2]
-    svg = svg.replace(box[0], f'viewBox="0 0 {width} {height}"', 1)
+    width, height = box.groups()
     size = f'<svg width="{width}" height="{height}" font-family="{FONTS}" '
     ground = f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
     head, end, body = svg.partition("</desc>")

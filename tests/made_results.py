@@ -3,6 +3,7 @@
 import random
 from dataclasses import asdict
 from typing import Any
+from xml.etree import ElementTree
 
 from r2et.attacks.comparison import HandlerPoint, marked
 from r2et.experiments.runner import LABELS
@@ -205,3 +206,10 @@ def all_rows(seeds: int = 3) -> list[dict[str, Any]]:
         for method in methods
     ]
     return [*rows, *pairs_rows(seeds), *(handlers_row_of(dataset) for dataset in TABULAR)]
+
+
+def description(svg: str) -> str:
+    """The words of a chart for those who cannot see it."""
+    name = "{http://purl.org/dc/elements/1.1/}description"
+    (found,) = ElementTree.fromstring(svg).iter(name)
+    return found.text or ""

@@ -430,7 +430,7 @@ def test_the_slider_judges_all_decisions_anew(opened: Opened) -> None:
         assert f"Within {length:g}: " in said
         assert f"{counts['certified'] / 3:.1f} % certified" in said or counts["certified"] == 300
         assert page.locator("#length-1").get_attribute("aria-valuetext").startswith(f"{length:g}")
-        places.append(float(mark.get_attribute("x1")))
+        places.append(float(mark.get_attribute("x1").removesuffix("%")))
     assert places[4] < places[0] < places[5] < places[1] < places[2] < places[3]
     page.locator("#length-1").focus()
     page.keyboard.press("ArrowRight")
@@ -547,7 +547,7 @@ def test_without_javascript_the_page_says_the_same(opened: Opened, settings: Any
     plain = opened(audit, java_script_enabled=False)
     for section in SECTIONS:
         assert plain.locator(section).is_visible()
-    assert plain.locator("svg.plot").count() == 1 + len(audit["models"])
+    assert plain.locator("#curves img.chart").count() == 1 + len(audit["models"])
     for hidden in (".controls", ".pages", "#printing"):
         assert not any(each.is_visible() for each in plain.locator(hidden).all())
     assert "first 50 of" in plain.locator("#static").inner_text()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -138,7 +139,7 @@ def attack_command(
         example_rows,
         given_model,
     )
-    from r2et.report.figures import handlers_figure
+    from r2et.report.charts import file_of, handlers
     from r2et.report.terminal import print_findings, print_handlers
 
     settings = LabSettings(
@@ -164,7 +165,7 @@ def attack_command(
     if compare_handlers_to is not None:
         with errors.status("comparing the ways to keep predictions"):
             points = compared_handlers(network, split, settings)
-        write_text(compare_handlers_to, handlers_figure(points))
+        write_text(compare_handlers_to, file_of(partial(handlers, points)))
         if as_json:
             records = [dataclasses.asdict(point) for point in points]
             print(json.dumps(records, indent=1, allow_nan=False))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from r2et.experiments.tables import (
     summary_of_chosen,
     why_missing,
 )
-from r2et.report import figures
+from r2et.report import charts
 from r2et.report.maps import DRAWN_KINDS, decision_map, states_of, strongest
 
 __all__ = ["Headline", "headline", "report_html", "write_report"]
@@ -378,12 +379,12 @@ def report_html(
         table=table_lines(rows, columns),
         has_r2et=any(is_variant(row["method"]) for row in rows),
         has_ours=any(is_ours(row["method"]) for row in rows),
-        ours_chosen=figures.is_ours_throughout(rows),
+        ours_chosen=charts.is_ours_throughout(rows),
         choices=choices(rows),
         figures=[
-            {"svg": Markup(draw(rows)), **words}
+            {"chart": charts.html_of(partial(draw, rows)), **words}
             for draw, words in FIGURES
-            if all(figures.can_draw(draw, row) for row in measured)
+            if all(charts.can_draw(draw, row) for row in measured)
         ],
         told_seed=told,
         buys=first.get("change buys", []),
@@ -670,7 +671,7 @@ def _mean(values: Sequence[float]) -> float:
 
 FIGURES = (
     (
-        figures.curve_figure,
+        charts.curve,
         {
             "heading": "How fast the reasons go",
             "read": "Each line is a method; it falls as the attacker may change the input more. "
@@ -682,7 +683,7 @@ FIGURES = (
         },
     ),
     (
-        figures.scatter_figure,
+        charts.scatter,
         {
             "heading": "Does thickness foretell the first flip?",
             "read": "Each dot is a decision: how well its top reasons stay ahead on the way to the "
@@ -695,7 +696,7 @@ FIGURES = (
         },
     ),
     (
-        figures.profile_figure,
+        charts.profile,
         {
             "heading": "Where the gap is",
             "read": "Scores in falling order, as shares of the largest. A network trained to keep "
@@ -706,7 +707,7 @@ FIGURES = (
         },
     ),
     (
-        figures.plane_figure,
+        charts.plane,
         {
             "heading": "What stability costs",
             "read": "Each dot is a method and a seed. Up is steadier, right is more accurate; the "

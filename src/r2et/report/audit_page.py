@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from markupsafe import Markup
 from r2et.auditing.records import Audit, Decision, Reason, Summary
 from r2et.auditing.settings import AuditSettings
 from r2et.core.files import write_text
+from r2et.report.charts import FRAME, html_of, kept_within, verdicts_within
 from r2et.report.maps import decision_map
 
 __all__ = ["audit_html", "write_audit_page"]
@@ -25,15 +27,6 @@ TOLD = 50
 """Decisions that are readable in full without JavaScript."""
 NOT_MEASURED = "not measured"
 NBSP = "\u00a0"
-
-# The plot of a figure, in units of its drawing: small, so that a telephone shows readable words.
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 258, 44, 430, 10, 216
-MARKERS = (
-    "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
-    "m-2.8-2.8h5.6v5.6h-5.6z",
-    "m0-3.8l3.8 3.8l-3.8 3.8l-3.8-3.8z",
-    "m0-3.6l3.6 6.2h-7.2z",
-)
 
 
 def write_audit_page(audit: Audit, path: Path) -> Path:
@@ -57,6 +50,7 @@ def audit_html(audit: Audit) -> str:
     }
     page = (resources.files("r2et.report") / "audit.html").read_text(encoding="utf-8")
     settings, models, decisions = audit.settings, audit.models, audit.decisions
+    longest = _longest(audit)
     of_first = sum(each.model == 0 for each in decisions)
     return environment.from_string(page).render(
         audit=audit,
@@ -71,7 +65,14 @@ def audit_html(audit: Audit) -> str:
         tolerance=settings.tolerance,
         attacked=settings.attack != "none",
         searched=_searched(settings),
-        plot=plot(audit),
+        kept_chart=html_of(partial(kept_within, [model.curve for model in models], longest)),
+        verdict_charts=[
+            html_of(partial(verdicts_within, model.curve, longest)) for model in models
+        ],
+        longest=longest,
+        frame={side: 100 * place for side, place in FRAME.items()},
+        at=100 * (FRAME["left"] + (FRAME["right"] - FRAME["left"]) * settings.tolerance / longest),
+        markers="●■◆▲",
         stops=stops(audit),
         measures=measures(audit),
         curve_rows=list(_curve_rows(models)),
@@ -220,71 +221,6 @@ def _longest(audit: Audit) -> float:
     settings = audit.settings
     curves = (length for model in audit.models for length in model.curve.epsilons)
     return float(max([*settings.epsilons, settings.tolerance, *curves]))
-
-
-def plot(audit: Audit) -> dict[str, Any]:
-    """The two figures over the length of the change, as numbers to be drawn."""
-    longest = _longest(audit)
-
-    def across(length: float) -> float:
-        return round(LEFT + (RIGHT - LEFT) * length / longest, 1)
-
-    def points(lengths: Sequence[float], shares: Sequence[float]) -> list[tuple[float, float]]:
-        # Without any change every reason stays, whatever the model.
-        start = [] if lengths and lengths[0] == 0 else [(across(0), _height(1))]
-        pairs = zip(lengths, shares, strict=True)
-        return start + [(across(length), _height(value)) for length, value in pairs]
-
-    ticks = [across(0)]
-    labels = ["0"]
-    for length in sorted({length for m in audit.models for length in m.curve.epsilons}):
-        if across(length) - ticks[-1] >= 24:
-            ticks.append(across(length))
-            labels.append(f"{length:g}")
-    drawn = []
-    for place, model in enumerate(audit.models):
-        curve = model.curve
-        lengths = curve.epsilons
-        ceiling = [1.0] * len(lengths)
-        lower = points(lengths, curve.certified_precision)
-        upper = points(lengths, curve.attacked_precision or ceiling)
-        proved = points(lengths, curve.certified_share)
-        standing = points(lengths, curve.unbroken_share or ceiling)
-        end = lower[-1][0]
-        marker = MARKERS[place % len(MARKERS)]
-        drawn.append(
-            {
-                "lower": _line(lower),
-                "upper": _line(upper) if curve.attacked_precision else "",
-                "band": _line([*lower, *reversed(upper)]),
-                "marks": " ".join(f"M{x} {y}{marker}" for x, y in lower[1:]),
-                "marker": marker,
-                "certified": _line([*proved, (end, BOTTOM), (LEFT, BOTTOM)]),
-                "undetermined": _line([*proved, *reversed(standing)]),
-                "broken": _line([*standing, (end, TOP), (LEFT, TOP)]),
-            }
-        )
-    return {
-        "longest": longest,
-        "left": LEFT,
-        "right": RIGHT,
-        "top": TOP,
-        "bottom": BOTTOM,
-        "width": WIDTH,
-        "height": HEIGHT,
-        "x": list(zip(ticks, labels, strict=True)),
-        "y": [(_height(value / 4), f"{25 * value}{NBSP}%") for value in range(5)],
-        "at": across(audit.settings.tolerance),
-        "models": drawn,
-    }
-
-
-def _height(value: float) -> float:
-    return round(BOTTOM - (BOTTOM - TOP) * value, 1)
-
-
-def _line(points: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{x},{y}" for x, y in points)
 
 
 def _curve_rows(models: Sequence[Summary]) -> Iterable[dict[str, Any]]:
