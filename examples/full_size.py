@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from r2et import Activations, Box, Budget, er_attack, gradient, precision_at_k, read_picture
+from r2et import Activations, Box, Budget, er_attack, gradient, precision_at_k, read_image
 from r2et.core.rng import stream
 from r2et.explainers import predicted
 from r2et.models import MODELS
@@ -25,7 +25,7 @@ def main(arguments: list[str], size: tuple[int, int] = (496, 1536)) -> None:
     began = time.perf_counter()
     picture, model_file = (*arguments, "", "")[:2]
     x = (
-        read_picture(Path(picture), channels=1)
+        read_image(Path(picture), channels=1)
         if picture
         else torch.rand(1, *size, generator=stream(0, "picture"))
     )[None]

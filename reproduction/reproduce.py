@@ -8,8 +8,8 @@ from typing import Any
 
 from r2et.core.files import append_rows, read_rows
 from r2et.core.naming import nearest
-from r2et.data import Dataset
-from r2et.data import load as load_embedded
+from r2et.data.builtin import load as load_embedded
+from r2et.data.dataset import Dataset
 from r2et.data.roots import MissingDataError
 from r2et.experiments.attack_run import LabSettings, compared_by, compared_handlers
 from r2et.experiments.config import Recipe, load_recipe

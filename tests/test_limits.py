@@ -234,7 +234,7 @@ def test_pictures_are_counted_before_they_are_read(
     small(monkeypatch)
     message = refusal(lambda: read_folder(tmp_path / "all", name="x"))
     assert "6 pictures of 300 x 300 pixels, would take 3,240,000" in message
-    assert len(read_folder(tmp_path / "all", name="x", size=(30, 30)).items) == 6
+    assert len(read_folder(tmp_path / "all", name="x", size=(30, 30)).x) == 6
 
 
 def test_a_picture_of_too_many_features_is_no_row_of_an_audit(

@@ -15,18 +15,17 @@ from torch import Tensor
 
 from r2et.core.inputs import symmetric
 from r2et.core.rng import stream
+from r2et.data.builtin import DATASETS
 from r2et.data.dataset import Dataset
+from r2et.data.division import Pairing, folded_pairs, folds_of
 from r2et.data.graphs import (
     AAL,
-    NETWORKS,
     STORED,
+    GraphFile,
+    Graphs,
     Keys,
-    Networks,
-    Pairing,
-    divide_into_pairs,
-    folds_of,
     read_file,
-    read_networks,
+    read_graphs,
     upper_of,
 )
 from refusals import refusal
@@ -127,12 +126,14 @@ def test_graphs_without_node_labels_go_by_their_order(tmp_path: Path) -> None:
 def test_labels_are_put_into_classes_and_others_left_out(tmp_path: Path) -> None:
     dx = np.array(["BIPOLAR", "CONTROL", "SCHZ", "ADHD"] * 5)
     path = npz(tmp_path, fc=MATRICES, dx=dx, roi=NAMES, age=np.arange(N))
-    found = read_networks(
+    found = read_graphs(
         path,
         name="mine",
-        keys=Keys(matrices="fc", labels="dx", nodes="roi"),
-        classes={"CONTROL": "control", "BIPOLAR": "mood", "SCHZ": "mood"},
-        bounds=(-1.0, 1.0),
+        about=GraphFile(
+            keys=Keys(matrices="fc", labels="dx", nodes="roi"),
+            classes={"CONTROL": "control", "BIPOLAR": "mood", "SCHZ": "mood"},
+            bounds=(-1.0, 1.0),
+        ),
     )
     assert found.classes == ("control", "mood")
     assert found.y.tolist() == [1, 0, 1] * 5
@@ -144,7 +145,7 @@ def test_labels_are_put_into_classes_and_others_left_out(tmp_path: Path) -> None
 
 def test_without_classes_every_label_is_one_numbers_in_order(tmp_path: Path) -> None:
     labels = np.array([10.0, -1.0, 2.0, 1000001.0] * 5)
-    found = read_networks(npz(tmp_path, upper=UPPER, labels=labels), name="mine")
+    found = read_graphs(npz(tmp_path, upper=UPPER, labels=labels), name="mine")
     assert found.classes == ("-1", "2", "10", "1000001")
     assert found.y.bincount().tolist() == [5, 5, 5, 5]
 
@@ -247,7 +248,7 @@ def test_bad_wishes_are_refused(tmp_path: Path) -> None:
     path = npz(tmp_path, **GOOD)
 
     def wish(**options: Any) -> str:
-        return refusal(lambda: read_networks(path, name="mine", **options))
+        return refusal(lambda: read_graphs(path, name="mine", about=GraphFile(**options)))
 
     assert "did you mean 'well'" in wish(classes={"wel": "0", "ill": "1"})
     assert "at least two classes" in wish(classes={"well": "0"})
@@ -255,13 +256,13 @@ def test_bad_wishes_are_refused(tmp_path: Path) -> None:
     assert "0..1" in wish(bounds=(0.0, 1.0))
     assert "'roi'" in wish(keys=Keys(nodes="roi"))
     assert "per_class" in refusal(lambda: Pairing(per_class=0))
-    few = read_networks(path, name="mine", pairing=Pairing(per_class=9))
+    few = read_graphs(path, name="mine", about=GraphFile(pairing=Pairing(per_class=9)))
     assert "at least 9 training items" in refusal(lambda: few.split(0))
 
 
 def test_a_missing_file_names_its_source(tmp_path: Path) -> None:
-    for name in NETWORKS:
-        message = refusal(lambda name=name: NETWORKS[name](tmp_path))
+    for name in STORED:
+        message = refusal(lambda name=name: DATASETS[name](tmp_path))
         assert STORED[name].file in message
         assert "et al." in message
 
@@ -293,7 +294,7 @@ def test_what_a_division_promises(
 ) -> None:
     labels = labels_of(sizes, seed)
     pairing = Pairing(train_pairs=train_pairs, per_class=per_class)
-    parts = divide_into_pairs(labels, seed, name="made", pairing=pairing)
+    parts = folded_pairs(labels, seed, name="made", pairing=pairing)
     valid, test = held_out(parts, "valid"), held_out(parts, "test")
     training = set(range(len(labels))) - valid - test
     assert not valid & test
@@ -322,7 +323,7 @@ def test_consecutive_seeds_test_the_folds_of_one_division(
     labels = labels_of(sizes, number)
     pairing = Pairing(folds=folds, per_class=1)
     tests = [
-        held_out(divide_into_pairs(labels, seed, name="made", pairing=pairing), "test")
+        held_out(folded_pairs(labels, seed, name="made", pairing=pairing), "test")
         for seed in range(folds * number, folds * (number + 1))
     ]
     assert sorted(item for test in tests for item in test) == list(range(len(labels)))
@@ -333,10 +334,10 @@ def test_consecutive_seeds_test_the_folds_of_one_division(
 
 def test_pairs_come_in_both_orders_and_are_as_many_as_wished() -> None:
     labels = labels_of([100, 60], 0)
-    train = divide_into_pairs(labels, 3, name="made")["train"]
+    train = folded_pairs(labels, 3, name="made")["train"]
     assert len(train) == 4000
     assert 0.4 < (train[:, 0] < train[:, 1]).double().mean() < 0.6
-    few = divide_into_pairs(labels_of([9, 9], 0), 3, name="made")["train"]
+    few = folded_pairs(labels_of([9, 9], 0), 3, name="made")["train"]
     # 18 items: 3 in the tested fold, 2 of the other 15 validate; 42 of 78 pairs are of two classes.
     assert len(few.unique()) == 13
     assert len(few) == 2 * 36
@@ -345,7 +346,7 @@ def test_pairs_come_in_both_orders_and_are_as_many_as_wished() -> None:
 def test_seed_and_name_decide_a_division() -> None:
     labels = labels_of([20, 30], 1)
     first, again, other = (
-        divide_into_pairs(labels, 7, name=name) for name in ("made", "made", "another")
+        folded_pairs(labels, 7, name=name) for name in ("made", "made", "another")
     )
     assert all(torch.equal(first[part], again[part]) for part in first)
     assert held_out(first, "test") != held_out(other, "test")
@@ -354,15 +355,17 @@ def test_seed_and_name_decide_a_division() -> None:
 
 
 def test_a_division_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    found = read_networks(npz(tmp_path, **GOOD), name="mine", pairing=Pairing(train_pairs=10))
+    found = read_graphs(
+        npz(tmp_path, **GOOD), name="mine", about=GraphFile(pairing=Pairing(train_pairs=10))
+    )
     sent = pickle.loads(pickle.dumps(found))
     assert torch.equal(sent.split(2).test.x, found.split(2).test.x)
     assert len(sent.split(2).train) == 10
 
 
 def test_networks_are_checked_when_made() -> None:
-    assert "m (m - 1) / 2" in refusal(lambda: Networks(upper=torch.ones(3), labels=("a",) * 3))
-    found = Networks(upper=torch.ones(3, 6670), labels=("a", "b", "a"), nodes=AAL)
+    assert "m (m - 1) / 2" in refusal(lambda: Graphs(upper=torch.ones(3), labels=("a",) * 3))
+    found = Graphs(upper=torch.ones(3, 6670), labels=("a", "b", "a"), nodes=AAL)
     assert found.size == 116
 
 
@@ -372,7 +375,7 @@ def real(name: str) -> Dataset:
     path = SHARED / "brain" / STORED[name].file
     if not path.is_file():
         pytest.skip(f"{path} is not on this machine")
-    return NETWORKS[name](SHARED)
+    return DATASETS[name](SHARED)
 
 
 COUNTS = {
@@ -385,7 +388,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", STORED)
 def test_the_stored_networks_are_as_documented(name: str) -> None:
     found = real(name)
     nodes, counts = COUNTS[name]

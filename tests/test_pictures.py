@@ -18,15 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from r2et.core.rng import stream
-from r2et.data import DATASETS, Dataset, load, read_folder, read_picture
-from r2et.data.images import (
-    CIFAR_CLASSES,
-    divide_into_pairs,
-    hold_out,
-    read_batch,
-    share_out,
-    stratified,
-)
+from r2et.data import DATASETS, Dataset, load, read_folder, read_image
+from r2et.data.division import counted_pairs, hold_out, share_out, stratified
+from r2et.data.images import CIFAR_CLASSES, read_batch
 from r2et.data.roots import VARIABLE, data_root, find
 from refusals import refusal
 
@@ -153,7 +147,7 @@ def test_promises_of_pairs(threes: list[int], eights: list[int], seed: int) -> N
     )
     labels = torch.cat([training, held_out])
     # Half of what is held out to validate, so that either part has at least two of each class.
-    divide = partial(divide_into_pairs, name="d", training=len(training), counts=(50, 20, 20))
+    divide = partial(counted_pairs, name="d", training=len(training), counts=(50, 20, 20))
     parts = divide(labels, seed)
     assert [tuple(pairs.shape) for pairs in parts.values()] == [(50, 2), (20, 2), (20, 2)]
     for pairs in parts.values():
@@ -170,7 +164,7 @@ def test_classes_of_both_sides_and_all_partners_have_equal_chances() -> None:
     # Half of the sides are threes, though only one digit in five is. A quarter of the pairs are two
     # threes, in one of 3 x 2 orders: each of these is one pair in 24.
     labels = torch.tensor([0] * 3 + [1] * 12 + [0] * 4 + [1] * 4)
-    divide = partial(divide_into_pairs, name="d", training=15, counts=(24000, 4, 4))
+    divide = partial(counted_pairs, name="d", training=15, counts=(24000, 4, 4))
     pairs = divide(labels, 0)["train"]
     kinds = labels[pairs]
     shares = torch.stack([(kinds == torch.tensor(k)).all(1).double().mean() for k in
@@ -184,9 +178,7 @@ def test_classes_of_both_sides_and_all_partners_have_equal_chances() -> None:
 
 def test_too_few_items_for_pairs_are_refused() -> None:
     labels = torch.tensor([0, 0, 1, 1, 0, 1, 0, 1])
-    message = refusal(
-        lambda: divide_into_pairs(labels, 0, name="few", training=4, counts=(5, 5, 5))
-    )
+    message = refusal(lambda: counted_pairs(labels, 0, name="few", training=4, counts=(5, 5, 5)))
     assert message == (
         "pairs of few need at least two items of every class in every part, got [1, 1] in one: "
         "add items."
@@ -366,7 +358,7 @@ def test_batches_are_preferred_and_read_as_they_are_laid_out(tmp_path: Path) -> 
 def test_all_60000_pictures_are_no_stand_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("r2et.data.images.CIFAR_PICTURES", 60)
+    monkeypatch.setattr("r2et.data.images.CIFAR_IMAGES", 60)
     assert collection("cifar10", batches(tmp_path)).stand_in == ""
 
 
@@ -505,11 +497,11 @@ def test_sizes_and_colours_meet(folder: Path) -> None:
 def test_one_picture_at_full_size(tmp_path: Path) -> None:
     colour = noise(5, 7, 3)
     path = save(tmp_path / "a.png", colour)
-    picture = read_picture(path)
+    picture = read_image(path)
     assert (picture.shape, picture.dtype) == ((3, 5, 7), torch.float32)
     np.testing.assert_allclose(picture.permute(1, 2, 0) * 255, colour, rtol=1e-6)
-    assert read_picture(path, channels=1).shape == (1, 5, 7)
-    assert read_picture(str(path), size=(10, 3)).shape == (3, 10, 3)
+    assert read_image(path, channels=1).shape == (1, 5, 7)
+    assert read_image(str(path), size=(10, 3)).shape == (3, 10, 3)
 
 
 def grey(pixels: NDArray[Any]) -> Tensor:
@@ -519,26 +511,26 @@ def grey(pixels: NDArray[Any]) -> Tensor:
 def test_depths_and_orientations(tmp_path: Path) -> None:
     # 16 bits keep more than 256 steps; one bit is black or white; turned pictures become upright.
     deep = np.array([[1, 256, 65535], [0, 30000, 2]], dtype=np.uint16)
-    torch.testing.assert_close(read_picture(save(tmp_path / "d.png", deep)), grey(deep) / 65535)
-    assert read_picture(tmp_path / "d.png", channels=3).shape == (3, 2, 3)
-    assert read_picture(tmp_path / "d.png", size=(4, 6)).max() > 0.9
+    torch.testing.assert_close(read_image(save(tmp_path / "d.png", deep)), grey(deep) / 65535)
+    assert read_image(tmp_path / "d.png", channels=3).shape == (3, 2, 3)
+    assert read_image(tmp_path / "d.png", size=(4, 6)).max() > 0.9
     flat = np.array([[True, False]])
-    assert read_picture(save(tmp_path / "b.png", flat)).tolist() == [[[1, 0]]]
+    assert read_image(save(tmp_path / "b.png", flat)).tolist() == [[[1, 0]]]
     exif = Image.Exif()
     exif[0x0112] = 6
     pixels = noise(6, 8)
-    turned = read_picture(save(tmp_path / "t.png", pixels, exif=exif))
+    turned = read_image(save(tmp_path / "t.png", pixels, exif=exif))
     torch.testing.assert_close(turned * 255, grey(np.rot90(pixels, -1).copy()))
     image = Image.fromarray(noise(4, 4, 4))
     image.quantize(16).save(tmp_path / "p.gif", transparency=0)
-    assert read_picture(tmp_path / "p.gif").shape == (3, 4, 4)
+    assert read_image(tmp_path / "p.gif").shape == (3, 4, 4)
 
 
 def test_numbers_without_a_range_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "f.tiff", np.ones((2, 2), np.float32))
-    assert "its numbers are not of 8 or 16 bits" in refusal(lambda: read_picture(path))
+    assert "its numbers are not of 8 or 16 bits" in refusal(lambda: read_image(path))
     path = save(tmp_path / "i.tiff", np.full((2, 2), -5, np.int32))
-    assert "its numbers are not of 8 or 16 bits" in refusal(lambda: read_picture(path))
+    assert "its numbers are not of 8 or 16 bits" in refusal(lambda: read_image(path))
 
 
 def with_size(height: int, width: int) -> bytes:
@@ -580,14 +572,14 @@ def postscript(path: Path) -> None:
 def test_a_spoilt_picture_is_named(spoil: Writer, words: str, folder: Path) -> None:
     path = folder / "sick" / "11.png"
     spoil(path)
-    for read in (partial(read_folder, folder, name="s", size=(6, 8)), partial(read_picture, path)):
+    for read in (partial(read_folder, folder, name="s", size=(6, 8)), partial(read_image, path)):
         message = refusal(read)
         assert words in message
         assert str(path) in message
 
 
 def test_a_missing_picture_is_refused(tmp_path: Path) -> None:
-    message = refusal(lambda: read_picture(tmp_path / "none.png"))
+    message = refusal(lambda: read_image(tmp_path / "none.png"))
     assert f"cannot read {tmp_path}/none.png as a picture (No such file or directory)" in message
 
 
@@ -611,7 +603,7 @@ def test_requests_that_make_no_sense_are_refused(folder: Path) -> None:
         message = refusal(partial(read_folder, folder, name="s", size=size))  # type: ignore[arg-type]
         assert message == f"size must be (height, width), two whole numbers >= 1, got {size!r}."
     picture = folder / "sick" / "0.png"
-    message = refusal(lambda: read_picture(picture, channels=4))  # type: ignore[arg-type]
+    message = refusal(lambda: read_image(picture, channels=4))  # type: ignore[arg-type]
     assert message == "channels must be 1 for grey or 3 for colour, got 4."
     message = refusal(lambda: read_folder(folder, name="s", shares=(0.9, 0.2, 0.1)))
     assert "shares must be three positive numbers" in message
@@ -687,4 +679,4 @@ def test_the_real_scans() -> None:
     assert all(part.y.bincount().min() >= len(part) // 4 for part in parts)
     folder = REAL / "oct" / "original" / "CNV"
     if folder.is_dir():
-        assert all(read_picture(path).shape[1] == 496 for path in sorted(folder.iterdir())[:2])
+        assert all(read_image(path).shape[1] == 496 for path in sorted(folder.iterdir())[:2])

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from r2et.data.dataset import Dataset as Dataset
     from r2et.data.frames import from_frame as from_frame
     from r2et.data.frames import read_csv as read_csv
-    from r2et.data.graphs import read_networks as read_networks
+    from r2et.data.graphs import read_graphs as read_graphs
     from r2et.data.images import read_folder as read_folder
-    from r2et.data.images import read_picture as read_picture
+    from r2et.data.images import read_image as read_image
     from r2et.explainers import Activations as Activations
     from r2et.explainers import Gradient as Gradient
     from r2et.explainers import GradientTimesInput as GradientTimesInput
@@ -90,8 +90,8 @@ WHERE = {
     "r2et": "methods",
     "read_csv": "data.frames",
     "read_folder": "data.images",
-    "read_networks": "data.graphs",
-    "read_picture": "data.images",
+    "read_graphs": "data.graphs",
+    "read_image": "data.images",
     "repair": "preflight",
     "strong_attack": "attacks",
     "thickness": "metrics.thickness",

@@ -51,7 +51,7 @@ from r2et.auditing.tables import Chunk, Columns, Source, Table
 from r2et.certification.affine import Norm
 from r2et.core.files import clear_aside, held, write_text
 from r2et.core.limits import content_of
-from r2et.data import Dataset, Split
+from r2et.data.dataset import Dataset, Split
 from r2et.explainers import Quantity
 from r2et.metrics.exchanges import doubt
 from r2et.preflight import Finding

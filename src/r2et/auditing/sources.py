@@ -11,18 +11,10 @@ from r2et.auditing.csvs import CsvTable
 from r2et.auditing.items import Items
 from r2et.auditing.models import Loaded
 from r2et.auditing.tables import Source, Table
-from r2et.data import (
-    DATASETS,
-    Dataset,
-    Split,
-    load,
-    read_csv,
-    read_folder,
-    read_networks,
-)
+from r2et.data.builtin import DATASETS, load, read_items
+from r2et.data.dataset import Dataset, Split
 from r2et.data.features import in_words
-
-NETWORKS = (".npz", ".mat", ".zip")
+from r2et.data.frames import read_csv
 
 
 def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> Source:
@@ -44,7 +36,7 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
         still = [name for name in settings.features if settings.of(name).immutable]
         subgroups = {name: _in_words(split, name) for name in settings.subgroups}
         return Table.of_split(split, immutable=still, subgroups=subgroups)
-    if (found := _collection(Path(data))) is not None:
+    if (found := read_items(Path(data))) is not None:
         _check_plain(settings, data)
         return Items.of_split(_split(found, trained)) if trained else Items.of_dataset(found)
     if not trained:
@@ -65,15 +57,6 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
     split = _split(dataset, trained)
     as_trained = replace(settings, scale="minmax", eps="scaled", missing="mark")
     return CsvTable.at(data, as_trained, scale=split.scale)
-
-
-def _collection(path: Path) -> Dataset | None:
-    """The user's own folder of pictures or file of networks, None if it is something else."""
-    if path.is_dir():
-        return read_folder(path, name=path.resolve().name)
-    if path.suffix in NETWORKS:
-        return read_networks(path, name=path.stem)
-    return None
 
 
 def _check_plain(settings: DataSettings, data: str) -> None:

@@ -22,7 +22,7 @@ from rich.text import Text
 from r2et import __version__
 
 if TYPE_CHECKING:
-    from r2et.data import Dataset
+    from r2et.data.dataset import Dataset
 
 errors = Console(stderr=True)
 
@@ -150,14 +150,13 @@ def dataset_of(
         raise ValueError(f"name the column of {data} to be predicted: --target COLUMN.")
     check_there(data, "file")
     from r2et.core.naming import nearest
-    from r2et.data import DATASETS, load, read_csv, read_folder, read_networks
+    from r2et.data.builtin import DATASETS, load, read_items
+    from r2et.data.frames import read_csv
 
     if data in DATASETS:
         return load(data)
-    if path.is_dir():
-        return read_folder(path, name=path.resolve().name, size=_size(size))
-    if path.suffix in (".npz", ".mat", ".zip"):
-        return read_networks(path, name=path.stem)
+    if (items := read_items(path, _size(size))) is not None:
+        return items
     if target is not None:
         return read_csv(
             data, target=target, name=path.stem, drop=drop or (), categories=categories or ()

@@ -34,7 +34,7 @@ def list_command(
 def known_names() -> dict[str, dict[str, str]]:
     """Everything that can be asked for by name, with one line each."""
     from r2et.attacks import ATTACKS, HANDLERS
-    from r2et.data import DATASETS
+    from r2et.data.builtin import DATASETS
     from r2et.experiments.config import load_recipe, recipe_names
     from r2et.explainers import EXPLAINERS
     from r2et.methods import METHODS
@@ -53,7 +53,7 @@ def known_names() -> dict[str, dict[str, str]]:
 
 
 def _about(name: str) -> str:
-    from r2et.data import load
+    from r2et.data.builtin import load
     from r2et.data.roots import MissingDataError
 
     try:

@@ -38,7 +38,7 @@ def report_command(
     rows = [row for row in rows if skip <= row["seed"] and (seeds is None or row["seed"] < seeds)]
     if not rows:
         raise ValueError(f"{folder} has no seed left of those asked for: ask for others.")
-    from r2et.data import DATASETS, load
+    from r2et.data.builtin import DATASETS, load
     from r2et.data.roots import MissingDataError
 
     dataset = rows[0]["dataset"]

@@ -17,6 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from r2et.core.limits import TEXT, check_bytes
+from r2et.core.naming import one_line
 
 COPIES = 3  # of an array, in other precision or without its diagonal, before it is of use
 MOST_MEMBERS = 10_000
@@ -45,7 +46,7 @@ def opened(path: str | Path | IO[bytes]) -> Iterator[ZipFile]:
                         )
                 yield archive
     except DAMAGED as problem:
-        said = " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
+        said = one_line(problem)
         raise ValueError(f"{name} is no whole zip archive ({said}): fetch it again.") from problem
 
 

@@ -18,6 +18,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{hint}Known: {', '.join(names.values())}."
 
 
+def one_line(problem: BaseException) -> str:
+    """What an error of another library says, with its kind where it says nothing."""
+    return " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
+
+
 def briefly(problem: Exception) -> str:
     """The kind of a problem and the first line of what it says."""
     said = str(problem).strip().splitlines()

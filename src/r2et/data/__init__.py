@@ -1,11 +1,11 @@
 """Data: the sets known by name, the user's own tables and pictures, and how they are divided."""
 
-from r2et.data.builtin import DATASETS, load
+from r2et.data.builtin import DATASETS, load, read_items
 from r2et.data.dataset import Dataset, Part, Split, TableStructure
 from r2et.data.features import Feature, Scale
 from r2et.data.frames import from_frame, read_csv
-from r2et.data.graphs import read_networks
-from r2et.data.images import read_folder, read_picture
+from r2et.data.graphs import read_graphs
+from r2et.data.images import read_folder, read_image
 from r2et.data.items import ItemStructure
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "load",
     "read_csv",
     "read_folder",
-    "read_networks",
-    "read_picture",
+    "read_graphs",
+    "read_image",
+    "read_items",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from r2et.core.naming import nearest
 from r2et.data.dataset import Dataset, TableStructure
-from r2et.data.graphs import NETWORKS
-from r2et.data.images import PICTURES
+from r2et.data.graphs import GRAPH_FILES, STORED, load_graphs, read_graphs
+from r2et.data.images import IMAGES, read_folder
 from r2et.data.roots import data_root
 from r2et.data.schema import Attribute, Category, Numeric, Schema
 
@@ -159,6 +160,13 @@ def _ranged(attribute: Attribute, stored: NDArray[np.int64]) -> Attribute:
     return replace(attribute, low=float(stored.min()), high=float(stored.max()))
 
 
+def read_items(path: Path, size: tuple[int, int] | None = None) -> Dataset | None:
+    """The user's own folder of images or file of graphs, None if it is neither."""
+    if path.is_dir():
+        return read_folder(path, name=path.resolve().name, size=size)
+    return read_graphs(path, name=path.stem) if path.suffix in GRAPH_FILES else None
+
+
 def load(name: str, root: str | Path | None = None) -> Dataset:
     """The data set of that name, as listed in `DATASETS`.
 
@@ -174,6 +182,6 @@ DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
     "adult": lambda root: read("adult"),
     "bank": lambda root: read("bank"),
     "compas": lambda root: read("compas"),
-    **PICTURES,
-    **NETWORKS,
+    **IMAGES,
+    **{name: partial(load_graphs, name=name) for name in STORED},
 }

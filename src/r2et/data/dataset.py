@@ -5,7 +5,7 @@ of, and what follows from it, is the `InputStructure` that it has.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, Protocol
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from r2et.core.inputs import Piece
-from r2et.core.rng import check_seed, stream
+from r2et.core.rng import check_seed
+from r2et.data.division import SHARES, Division, Shares, shuffled
 from r2et.data.features import (
     Feature,
     Scale,
@@ -27,13 +28,8 @@ from r2et.data.features import (
     one_hot,
 )
 
-Shares = tuple[float, float, float]
 Columns = tuple[int, ...]
 
-Division = Callable[[Tensor, int], Mapping[str, Tensor]]
-"""(classes of all rows, seed) -> for "train", "valid" and "test" the rows (P,) or pairs (P, 2)."""
-
-SHARES: Shares = (0.70, 0.15, 0.15)
 PAIR_CLASSES = ("different", "same")
 DIGESTED = 4096  # rows at once
 
@@ -356,28 +352,6 @@ def check_target(y: Tensor, classes: Sequence[str], target: str) -> None:
             f"the target {target!r} must show at least two classes, got {shown}: "
             f"choose another target or add rows."
         )
-
-
-def part_sizes(rows: int, shares: Shares) -> list[int]:
-    """How many rows each part gets: the first two rounded, the last the rest.
-
-    >>> part_sizes(48842, (0.70, 0.15, 0.15))
-    [34189, 7326, 7327]
-    """
-    if len(shares) != 3 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
-        raise ValueError(
-            f"shares must be three positive numbers that add up to 1, got {shares}: "
-            f"choose for example (0.70, 0.15, 0.15)."
-        )
-    train, valid = round(rows * shares[0]), round(rows * shares[1])
-    return [train, min(valid, rows - train), max(rows - train - valid, 0)]
-
-
-def shuffled(y: Tensor, seed: int, *, name: str, shares: Shares) -> dict[str, Tensor]:
-    """The rows of each part after a shuffle."""
-    order = torch.randperm(len(y), generator=stream(seed, name, "split"))
-    sizes = part_sizes(len(y), shares)
-    return dict(zip(("train", "valid", "test"), order.split(sizes), strict=True))
 
 
 def check_part(part: str, y: Tensor, classes: Sequence[str], name: str) -> None:

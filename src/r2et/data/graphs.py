@@ -1,4 +1,4 @@
-"""Networks over common nodes, such as brains: read from files, divided into pairs.
+"""Graphs over common nodes, such as brains: read from files, divided into pairs.
 
 Of a network the numbers above the diagonal count, row by row; a diagonal is never read. All files
 are read as plain numbers and words: nothing in them is run, and no archive is unpacked to the disk.
@@ -8,7 +8,7 @@ import io
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,14 @@ from torch import Tensor
 from r2et.core.archives import COPIES, UNREADABLE, arrays_in, opened
 from r2et.core.inputs import Piece, check_symmetric, upper_triangle
 from r2et.core.limits import TEXT, TooLargeError, check_bytes, most_bytes
-from r2et.core.naming import nearest
-from r2et.core.rng import stream
+from r2et.core.naming import nearest, one_line
 from r2et.data.dataset import Dataset
+from r2et.data.division import PAIRING, Pairing, folded_pairs
 from r2et.data.items import ItemStructure
 from r2et.data.matlab import archive_of, word
 from r2et.data.roots import find
 
+GRAPH_FILES = (".npz", ".mat", ".zip")
 PER_WORD = 64  # bytes of memory for a label or name
 
 
@@ -43,29 +44,12 @@ class Keys:
     nodes: str = "nodes"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pairing:
-    """How many folds, training pairs, and partners of each class for a held-out network."""
-
-    folds: int = 5
-    train_pairs: int = 4000
-    per_class: int = 2
-
-    def __post_init__(self) -> None:
-        """Refuse numbers with which some part would have no pairs."""
-        if self.folds < 2 or self.train_pairs < 2 or self.per_class < 1:
-            raise ValueError(
-                "a pairing needs folds >= 2, train_pairs >= 2 and per_class >= 1, got "
-                f"{self.folds}, {self.train_pairs} and {self.per_class}."
-            )
-
-
-KEYS, PAIRING = Keys(), Pairing()
+KEYS = Keys()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Networks:
-    """Networks as a file has them: upper triangles (N, E) float32, a label each, names of nodes."""
+class Graphs:
+    """Graphs as a file has them: upper triangles (N, E) float32, a label each, names of nodes."""
 
     upper: Tensor
     labels: tuple[str, ...]
@@ -147,7 +131,7 @@ def upper_of(matrices: Tensor) -> Tensor:
     return hollow[:, *upper_triangle(matrices.shape[1], matrices.device)]
 
 
-def read_npz(path: Path, keys: Keys = KEYS) -> Networks:
+def read_npz(path: Path, keys: Keys = KEYS) -> Graphs:
     """The networks of a NumPy archive: `matrices` (N, m, m) or `upper` (N, E), `labels`, `nodes`.
 
     Upper triangles are row by row, as `numpy.triu_indices` has them; names of nodes may be absent.
@@ -167,7 +151,7 @@ def read_npz(path: Path, keys: Keys = KEYS) -> Networks:
     return of_arrays(arrays, keys, known, path)
 
 
-def read_mat(path: Path, keys: Keys = KEYS) -> Networks:
+def read_mat(path: Path, keys: Keys = KEYS) -> Graphs:
     """The networks of a MATLAB file up to version 7: the same variables as in a NumPy archive.
 
     Matrices are stacked (N, m, m) or (m, m, N), or are the cells of a cell array; where both
@@ -193,7 +177,7 @@ def stacked_first(stack: NDArray[Any]) -> NDArray[Any]:
 
 def of_arrays(
     arrays: Mapping[str, NDArray[Any]], keys: Keys, known: list[str], path: Path
-) -> Networks:
+) -> Graphs:
     """The networks in a file's arrays; `known` are the names of all that it has."""
     named = keys.nodes if keys.nodes != KEYS.nodes else None
     for key in (keys.labels, named):
@@ -208,7 +192,7 @@ def of_arrays(
     whole = keys.matrices in arrays
     key = keys.matrices if whole else keys.upper
     values = torch.from_numpy(numbers(arrays[key], key, path))
-    return Networks(
+    return Graphs(
         upper=upper_of(values) if whole else values,
         labels=words(arrays[keys.labels]),
         nodes=words(arrays[keys.nodes]) if keys.nodes in arrays else (),
@@ -229,7 +213,7 @@ def words(values: NDArray[Any]) -> tuple[str, ...]:
     return tuple(word(each) for each in np.atleast_1d(values).ravel().tolist())
 
 
-def read_tu(path: Path) -> Networks:
+def read_tu(path: Path) -> Graphs:
     """The graphs of a TUDataset archive as networks of ones and zeros over all their node labels.
 
     A node label names the same place in every graph, a region of the brain, so each pair of labels
@@ -263,7 +247,7 @@ def read_tu(path: Path) -> Networks:
     apart = low != high
     low, high, owner = low[apart], high[apart], graph[ends[apart, 0]]
     upper[owner, low * (2 * size - low - 1) // 2 + high - low - 1] = 1
-    return Networks(
+    return Graphs(
         upper=torch.from_numpy(upper),
         labels=words(labels),
         nodes=tuple(f"region {label}" for label in known.tolist()),
@@ -363,112 +347,6 @@ def check_file(path: Path) -> None:
         raise ValueError(f"there is no file {path}: check the path.")
 
 
-def one_line(problem: BaseException) -> str:
-    """What a library complains of, without line breaks or a final point."""
-    return " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
-
-
-def folds_of(labels: Tensor, folds: int, generator: torch.Generator) -> Tensor:
-    """The fold of each item, as equal in size and in classes as can be: (M,).
-
-    Items are dealt class after class, in random order, so that the folds differ by at most one
-    item, and by at most one of each class.
-    """
-    order = by_class(labels, torch.randperm(len(labels), generator=generator))
-    fold = torch.empty_like(labels)
-    fold[order] = torch.arange(len(labels)) % folds
-    return fold
-
-
-def by_class(labels: Tensor, items: Tensor) -> Tensor:
-    """The same items, class after class, each class in the given order: like items."""
-    return items[labels[items].argsort(stable=True)]
-
-
-def divide_into_pairs(
-    labels: Tensor, seed: int, *, name: str, pairing: Pairing = PAIRING
-) -> dict[str, Tensor]:
-    """Pairs of items for training, validation and test, (P, 2) each.
-
-    Of one division into folds, stratified by class, each of `folds` consecutive seeds tests
-    another: fold `seed % folds` of the division `seed // folds`. An eighth of the other items
-    validates, the rest trains. A training pair is of two training items, half of the pairs of one
-    class, and no pair comes twice, in whatever order. Of a validation or test pair the first item
-    is held out and the second is a training item: each held-out item meets `per_class` different
-    training items of every class, as a patient is compared with those in the records.
-
-    Where held-out items are mostly of one class, a model that only remembers the class of the
-    training item gains from it: with two classes its AUC is the share of the larger one, but .5 as
-    the mean over the pairs of each held-out class.
-    """
-    number, tested = divmod(seed, pairing.folds)
-    fold = folds_of(labels, pairing.folds, stream(number, name, "folds"))
-    rest = (fold != tested).nonzero().flatten()
-    shuffled = rest[torch.randperm(len(rest), generator=stream(seed, name, "valid"))]
-    ordered = by_class(labels, shuffled)
-    validates = torch.arange(len(ordered)) % 8 == 0
-    train = ordered[~validates].sort().values
-    held_out = {
-        "valid": ordered[validates].sort().values,
-        "test": (fold == tested).nonzero().flatten(),
-    }
-    check_partners(labels, train, pairing)
-    return {"train": training_pairs(labels, train, pairing, stream(seed, name, "pairs"))} | {
-        part: held_out_pairs(labels, items, train, pairing, stream(seed, name, "pairs", part))
-        for part, items in held_out.items()
-    }
-
-
-def check_partners(labels: Tensor, train: Tensor, pairing: Pairing) -> None:
-    """Refuse classes of too few training items to pair a held-out one with."""
-    needed = max(pairing.per_class, 2)
-    counts = {number: int((labels[train] == number).sum()) for number in labels.unique().tolist()}
-    for number, count in counts.items():
-        if count < needed:
-            raise ValueError(
-                f"every class needs at least {needed} training items to make pairs of, but class "
-                f"number {number} has {count} of its {int((labels == number).sum())} items there: "
-                "add items of that class or leave it out."
-            )
-
-
-def training_pairs(
-    labels: Tensor, train: Tensor, pairing: Pairing, generator: torch.Generator
-) -> Tensor:
-    """Different pairs of training items, as many of one class as of two: (P, 2).
-
-    P is `train_pairs`, or less where there are fewer pairs of either kind than half of that.
-    """
-    count = len(train) * (len(train) - 1) // 2
-    check_bytes(32 * count, f"{count:,} pairs of {len(train):,} items")
-    pairs = train[torch.combinations(torch.arange(len(train)))]
-    alike = labels[pairs[:, 0]] == labels[pairs[:, 1]]
-    half = min(pairing.train_pairs // 2, int(alike.sum()), int((~alike).sum()))
-    chosen = torch.cat([drawn(pairs[kind], half, generator) for kind in (alike, ~alike)])
-    chosen = drawn(chosen, len(chosen), generator)
-    turned = torch.randint(2, (len(chosen), 1), generator=generator).bool()
-    return torch.where(turned, chosen.flip(1), chosen)
-
-
-def drawn(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """So many different rows in random order: (count, ...)."""
-    return rows[torch.randperm(len(rows), generator=generator)[:count]]
-
-
-def held_out_pairs(
-    labels: Tensor, items: Tensor, train: Tensor, pairing: Pairing, generator: torch.Generator
-) -> Tensor:
-    """Each held-out item with different training items of every class, in random order: (P, 2)."""
-    partners = []
-    for number in labels.unique().tolist():
-        members = train[labels[train] == number]
-        draws = torch.rand((len(items), len(members)), generator=generator)
-        partners.append(members[draws.argsort(dim=1)[:, : pairing.per_class]])
-    second = torch.cat(partners, 1)
-    pairs = torch.stack([items[:, None].expand_as(second), second], -1).flatten(0, 1)
-    return drawn(pairs, len(pairs), generator)
-
-
 def in_order(labels: tuple[str, ...]) -> list[str]:
     """The different labels, numbers by size and before words by the alphabet.
 
@@ -486,7 +364,7 @@ def in_order(labels: tuple[str, ...]) -> list[str]:
     return sorted(set(labels), key=place)
 
 
-def read_file(path: Path, keys: Keys = KEYS) -> Networks:
+def read_file(path: Path, keys: Keys = KEYS) -> Graphs:
     """The networks of a file of any kind: npz, mat, or a zip of the TUDataset collection."""
     match path.suffix.lower():
         case ".npz":
@@ -502,58 +380,65 @@ def read_file(path: Path, keys: Keys = KEYS) -> Networks:
             )
 
 
-def read_networks(
-    path: Path,
-    *,
-    name: str,
-    keys: Keys = KEYS,
-    classes: Mapping[str, str] | None = None,
-    target: str = "label",
-    source: str = "the user's own file",
-    stand_in: str = "",
-    nodes: tuple[str, ...] = (),
-    bounds: tuple[float, float] | None = None,
-    centred: bool = True,
-    pairing: Pairing = PAIRING,
-) -> Dataset:
-    """The networks of a file (see `read_file`) as a data set of pairs.
+@dataclass(frozen=True, kw_only=True)
+class GraphFile:
+    """What a file of graphs means, and how its graphs become pairs.
 
     `keys` says how the file calls its arrays. `classes` says which label belongs to which class,
-    and networks with other labels are left out; without it every label is a class. `nodes` names
-    the nodes if the file does not. Give one network for each person: of two, one could be tested
-    after training on the other.
+    and graphs with other labels are left out; without it every label is a class. `nodes` names the
+    nodes if the file does not. `centred` takes the training graphs' mean from all.
     """
-    networks = read_file(path, keys)
-    networks = replace(networks, nodes=networks.nodes or nodes)
-    found = in_order(networks.labels)
-    classes = {label: label for label in found} if classes is None else classes
-    for label in classes:
-        if label not in found:
-            raise ValueError(f"{path} has no network labelled {label!r}: {nearest(label, found)}")
-    item_classes = tuple(dict.fromkeys(classes.values()))
-    number_of = {name: number for number, name in enumerate(item_classes)}
-    kept = [place for place, label in enumerate(networks.labels) if label in classes]
-    items = networks.upper[kept]
-    check_bounds(items, bounds, path)
+
+    file: str = ""
+    """Its name under a data root, of one that is known by name."""
+    keys: Keys = KEYS
+    classes: Mapping[str, str] | None = None
+    target: str = "label"
+    source: str = "the user's own file"
+    stand_in: str = ""
+    nodes: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None
+    centred: bool = True
+    pairing: Pairing = PAIRING
+
+
+OWN_FILE = GraphFile()
+
+
+def read_graphs(path: Path, *, name: str, about: GraphFile = OWN_FILE) -> Dataset:
+    """The graphs of a file (see `read_file`) as a data set of pairs.
+
+    Give one graph for each person: of two, one could be tested after training on the other.
+    """
+    graphs = read_file(path, about.keys)
+    graphs = replace(graphs, nodes=graphs.nodes or about.nodes)
+    known = in_order(graphs.labels)
+    class_of = {label: label for label in known} if about.classes is None else about.classes
+    for label in class_of:
+        if label not in known:
+            raise ValueError(f"{path} has no network labelled {label!r}: {nearest(label, known)}")
+    classes = list(dict.fromkeys(class_of.values()))
+    kept = [place for place, label in enumerate(graphs.labels) if label in class_of]
+    x = graphs.upper[kept]
+    check_bounds(x, about.bounds, path)
     return Dataset(
         name=name,
-        x=items,
+        x=x,
         y=torch.tensor(
-            [number_of[classes[networks.labels[place]]] for place in kept],
-            dtype=torch.int64,
+            [classes.index(class_of[graphs.labels[place]]) for place in kept], dtype=torch.int64
         ),
         structure=ItemStructure(
-            piece=Piece(shape=(networks.size, networks.size), symmetric=True),
+            piece=Piece(shape=(graphs.size, graphs.size), symmetric=True),
             pairs=True,
-            bounds=bounds,
-            nodes=networks.nodes,
-            centred=centred,
+            bounds=about.bounds,
+            nodes=graphs.nodes,
+            centred=about.centred,
         ),
-        classes=item_classes,
-        target=target,
-        source=source,
-        stand_in=stand_in,
-        divide=partial(divide_into_pairs, name=name, pairing=pairing),
+        classes=tuple(classes),
+        target=about.target,
+        source=about.source,
+        stand_in=about.stand_in,
+        divide=partial(folded_pairs, name=name, pairing=about.pairing),
     )
 
 
@@ -587,21 +472,6 @@ AAL = (
 """The 116 regions of the AAL atlas in its order (Tzourio-Mazoyer et al. 2002)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """A file of networks beside the project: what its labels mean, and what it stands in for."""
-
-    file: str
-    classes: Mapping[str, str]
-    target: str
-    source: str
-    stand_in: str
-    keys: Keys = KEYS
-    nodes: tuple[str, ...] = ()
-    bounds: tuple[float, float] = (-1.0, 1.0)
-    centred: bool = True
-
-
 ABIDE = (
     "Autism Brain Imaging Data Exchange, Di Martino et al. (2014), Molecular Psychiatry 19, 659; "
     "correlations in the AAL atlas; no licence stated with the file, not part of this package."
@@ -617,14 +487,14 @@ PAN = (
 )
 
 
-def site(file: str) -> Stored:
+def site(file: str) -> GraphFile:
     """The graphs of one site of the ADHD-200 study.
 
     Pan et al. (2017) joined regions of the CC200 atlas whose correlation exceeds a threshold, and
     made two classes of a score or trait of each person: not the diagnosis. The archives number the
     regions as they first appear, so that one number means another region at another site.
     """
-    return Stored(
+    return GraphFile(
         file=file,
         classes={"-1": "negative", "1": "positive"},
         target="score or trait",
@@ -637,9 +507,10 @@ def site(file: str) -> Stored:
     )
 
 
-STORED: dict[str, Stored] = {
-    "abide": Stored(
+STORED: dict[str, GraphFile] = {
+    "abide": GraphFile(
         file="abide_aal116.npz",
+        bounds=(-1.0, 1.0),
         keys=Keys(upper="fc_upper", labels="age_group"),
         classes={
             "11-": "under 18",
@@ -653,8 +524,9 @@ STORED: dict[str, Stored] = {
         "study, and age instead of a diagnosis.",
         nodes=AAL,
     ),
-    "abide-diagnosis": Stored(
+    "abide-diagnosis": GraphFile(
         file="abide_aal116.npz",
+        bounds=(-1.0, 1.0),
         keys=Keys(upper="fc_upper", labels="y"),
         classes={"0": "control", "1": "autism"},
         target="diagnosis",
@@ -663,8 +535,9 @@ STORED: dict[str, Stored] = {
         "study and another diagnosis.",
         nodes=AAL,
     ),
-    "cnp": Stored(
+    "cnp": GraphFile(
         file="cnp_component125.npz",
+        bounds=(-1.0, 1.0),
         keys=Keys(matrices="fc", labels="dx", nodes="roi"),
         classes={"CONTROL": "control", "BIPOLAR": "bipolar"},
         target="diagnosis",
@@ -676,32 +549,12 @@ STORED: dict[str, Stored] = {
     "ohsu": site("OHSU.zip"),
     "peking": site("Peking_1.zip"),
 }
+"""The files of graphs beside the project: what their labels mean, and what they stand in for."""
 
 
-def load_networks(name: str, root: Path | None = None) -> Dataset:
-    """The stored networks of that name, from their file under a data root."""
-    stored = STORED[name]
-    places = (f"brain/{stored.file}", stored.file)
-    path = find(root, places, what=name, source=stored.source.rstrip("."))
-    return read_networks(
-        path,
-        name=name,
-        keys=stored.keys,
-        classes=stored.classes,
-        target=stored.target,
-        source=stored.source,
-        stand_in=stored.stand_in,
-        nodes=stored.nodes,
-        bounds=stored.bounds,
-        centred=stored.centred,
-    )
-
-
-NETWORKS: dict[str, Callable[[Path | None], Dataset]] = {
-    "abide": partial(load_networks, "abide"),
-    "abide-diagnosis": partial(load_networks, "abide-diagnosis"),
-    "cnp": partial(load_networks, "cnp"),
-    "kki": partial(load_networks, "kki"),
-    "ohsu": partial(load_networks, "ohsu"),
-    "peking": partial(load_networks, "peking"),
-}
+def load_graphs(root: Path | None, *, name: str) -> Dataset:
+    """The stored graphs of that name, from their file under a data root."""
+    about = STORED[name]
+    places = (f"brain/{about.file}", about.file)
+    path = find(root, places, what=name, source=about.source.rstrip("."))
+    return read_graphs(path, name=name, about=about)

@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from r2et.core.archives import COPIES, arrays_in
 from r2et.core.inputs import Piece
 from r2et.core.limits import TooLargeError, check_bytes
-from r2et.core.rng import stream
-from r2et.data.dataset import SHARES, Dataset, Shares, part_sizes
+from r2et.core.naming import one_line
+from r2et.data.dataset import Dataset
+from r2et.data.division import SHARES, Shares, counted_pairs, hold_out, part_sizes, share_out
 from r2et.data.items import ItemStructure
 from r2et.data.roots import find
 
@@ -58,7 +58,7 @@ CIFAR_CLASSES = (
 )
 CIFAR_SHAPE = (3, 32, 32)
 CIFAR_BYTES = 3072
-CIFAR_PICTURES = 60_000
+CIFAR_IMAGES = 60_000
 MOST_BATCH = 2**28  # bytes, ten times those of an official batch
 CIFAR_TRAINING_SHARE = 0.8
 CIFAR_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -105,7 +105,7 @@ def mnist(root: Path | None = None) -> Dataset:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         pictures = [stored["X_train"][:, None], stored["X_test"][:, None]]
         digits = np.concatenate([stored["y_train"], stored["y_test"]])
-    divide = partial(divide_into_pairs, name="mnist", training=len(pictures[0]), counts=DIGIT_PAIRS)
+    divide = partial(counted_pairs, name="mnist", training=len(pictures[0]), counts=DIGIT_PAIRS)
     return Dataset(
         name="mnist",
         x=as_items(pictures),
@@ -131,8 +131,8 @@ def cifar10(root: Path | None = None) -> Dataset:
     items = as_items(pictures)
     tested = len(items) - training
     subset = (
-        f"a subset of CIFAR-10: {training:,} + {tested:,} of {CIFAR_PICTURES:,} pictures"
-        if len(items) < CIFAR_PICTURES
+        f"a subset of CIFAR-10: {training:,} + {tested:,} of {CIFAR_IMAGES:,} pictures"
+        if len(items) < CIFAR_IMAGES
         else ""
     )
     return Dataset(
@@ -195,100 +195,6 @@ def as_items(batches: Sequence[Pixels]) -> Tensor:
     return torch.from_numpy(items).div_(255)
 
 
-# --- how items are divided
-
-
-def stratified(
-    labels: Tensor, sizes: Sequence[int], generator: torch.Generator
-) -> tuple[Tensor, ...]:
-    """Places of all items, in parts of these sizes with nearly the same share of each class.
-
-    Within a part the classes take turns, so that the first few of it show all of them.
-    """
-    order = torch.randperm(len(labels), generator=generator)
-    order = order[labels[order].argsort(stable=True)]
-    counts = labels.bincount()
-    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
-    ranks = torch.arange(len(labels)) - first
-    reached = (ranks.double() + 0.5) / counts.repeat_interleave(counts)
-    parts: tuple[Tensor, ...] = order[reached.argsort(stable=True)].split(list(sizes))
-    return parts
-
-
-def draw_pairs(
-    labels: Tensor, places: Tensor, count: int, generator: torch.Generator, *, name: str
-) -> Tensor:
-    """Pairs of two different places, the class of either drawn with equal chances: (count, 2)."""
-    members = [places[labels[places] == number] for number in range(int(labels.max()) + 1)]
-    sizes = torch.tensor([len(each) for each in members])
-    if int(sizes.min()) < 2:
-        raise ValueError(
-            f"pairs of {name} need at least two items of every class in every part, got "
-            f"{sizes.tolist()} in one: add items."
-        )
-    kinds = torch.randint(len(members), (count, 2), generator=generator)
-    drawn = torch.rand((count, 2), generator=generator, dtype=torch.float64)
-    same = kinds[:, 0] == kinds[:, 1]
-    # Of its own class an item has one partner less: those that follow it, round to the one before.
-    choices = sizes[kinds] - torch.stack([torch.zeros_like(same), same], 1).long()
-    ranks = (drawn * choices).long()
-    ranks[same, 1] = (ranks[same, 0] + 1 + ranks[same, 1]) % sizes[kinds[same, 1]]
-    return pad_sequence(members, batch_first=True)[kinds, ranks]
-
-
-def divide_into_pairs(
-    labels: Tensor, seed: int, *, name: str, training: int, counts: tuple[int, int, int]
-) -> dict[str, Tensor]:
-    """Pairs of places for each part, (count, 2): first those of the first `training` items.
-
-    The other items are shared out between validation and test before pairs are drawn, so that no
-    item is in both.
-    """
-    generator = stream(seed, name, "pairs")
-    held_out = len(labels) - training
-    valid_size = round(held_out * counts[1] / (counts[1] + counts[2]))
-    valid, test = stratified(labels[training:], (valid_size, held_out - valid_size), generator)
-    parts = {"train": torch.arange(training), "valid": valid + training, "test": test + training}
-    return {
-        part: draw_pairs(labels, places, count, generator, name=name)
-        for (part, places), count in zip(parts.items(), counts, strict=True)
-    }
-
-
-def hold_out(
-    labels: Tensor, seed: int, *, name: str, training: int, share: float
-) -> dict[str, Tensor]:
-    """Places of each part: a share of the first `training` items to train on, others to validate.
-
-    All items after these are the test part.
-    """
-    size = round(share * training)
-    train, valid = stratified(
-        labels[:training], (size, training - size), stream(seed, name, "split")
-    )
-    return {"train": train, "valid": valid, "test": torch.arange(training, len(labels))}
-
-
-def share_out(
-    labels: Tensor,
-    seed: int,
-    *,
-    name: str,
-    patients: Tensor,
-    shares: Shares,
-) -> dict[str, Tensor]:
-    """Places of each part, no two of which share a patient; a patient's first class counts."""
-    people, of = patients.unique(return_inverse=True)
-    places = torch.arange(len(of))
-    first = torch.full((len(people),), len(of)).scatter_reduce(0, of, places, "amin")
-    parts = stratified(labels[first], part_sizes(len(people), shares), stream(seed, name, "split"))
-    turn = torch.empty_like(first)
-    turn[torch.cat(parts)] = torch.arange(len(people))
-    order, scans = turn[of].argsort(stable=True), of.bincount()
-    sizes = [int(scans[chosen].sum()) for chosen in parts]
-    return dict(zip(("train", "valid", "test"), order.split(sizes), strict=True))
-
-
 # --- arrays in files
 
 
@@ -308,7 +214,7 @@ def read_arrays(
     except Exception as problem:  # zip, zlib and numpy each have their own for a damaged file
         raise ValueError(
             f"{path} must be an npz file with {', '.join(expected)}, but reading it ended with "
-            f"{in_one_line(problem)}: fetch it again."
+            f"{one_line(problem)}: fetch it again."
         ) from problem
     lengths: dict[str, int] = {}
     for key, (kind, shape) in expected.items():
@@ -331,11 +237,6 @@ def in_words(shape: Sequence[int | str]) -> str:
     '5 x 28 x 28'
     """
     return " x ".join(map(str, shape))
-
-
-def in_one_line(problem: Exception) -> str:
-    """What an error of another library says, with its kind where it says nothing."""
-    return " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
 
 
 Labelled = tuple[list[Pixels], Tensor, int]
@@ -422,7 +323,7 @@ def read_batch(path: Path) -> tuple[Pixels, list[int]]:
     except Exception as problem:  # a damaged pickle may fail in any way
         raise ValueError(
             f"{path} must be a batch of the python version of CIFAR-10, but reading it ended with: "
-            f"{in_one_line(problem)}; fetch it again from {CIFAR_SOURCE}."
+            f"{one_line(problem)}; fetch it again from {CIFAR_SOURCE}."
         ) from problem
 
 
@@ -460,7 +361,7 @@ class ImageHeader:
     grey: bool
 
 
-def read_picture(
+def read_image(
     path: str | Path, *, size: Size | None = None, channels: Channels | None = None
 ) -> Tensor:
     """One picture of numbers in [0, 1], (C, H, W) float32, at full size unless one is given.
@@ -469,10 +370,10 @@ def read_picture(
     transparency is passed over.
     """
     check_request(size, channels)
-    look = look_at(Path(path))
-    wanted: Channels = channels or (1 if look.grey else 3)
-    check_bytes(4 * COPIES * wanted * math.prod(size or look.size), str(path))
-    return torch.from_numpy(pixels_of(Path(path), size or look.size, wanted))
+    header = header_of(Path(path))
+    wanted: Channels = channels or (1 if header.grey else 3)
+    check_bytes(4 * COPIES * wanted * math.prod(size or header.size), str(path))
+    return torch.from_numpy(pixels_of(Path(path), size or header.size, wanted))
 
 
 def read_folder(
@@ -491,11 +392,11 @@ def read_folder(
     """
     check_request(size, channels)
     part_sizes(0, shares)
-    paths, classes, others = pictures_in(Path(folder))
+    paths, classes, others = images_in(Path(folder))
     files = [path for each in paths for path in each]
-    looks = [look_at(path) for path in files]
-    height, width = size or common_size(files, looks)
-    depth: Channels = channels or (1 if all(look.grey for look in looks) else 3)
+    headers = [header_of(path) for path in files]
+    height, width = size or common_size(files, headers)
+    depth: Channels = channels or (1 if all(header.grey for header in headers) else 3)
     check_bytes(
         4 * (len(files) + COPIES) * depth * height * width,
         f"{folder}, {len(files):,} pictures of {in_words((height, width))} pixels,",
@@ -527,7 +428,7 @@ def check_request(size: object, channels: object) -> None:
         raise ValueError(f"channels must be 1 for grey or 3 for colour, got {channels!r}.")
 
 
-def pictures_in(folder: Path) -> tuple[list[list[Path]], tuple[str, ...], int]:
+def images_in(folder: Path) -> tuple[list[list[Path]], tuple[str, ...], int]:
     """The pictures of each class, the names of the classes, and how many files are no pictures."""
     if not folder.is_dir():
         raise ValueError(
@@ -543,7 +444,7 @@ def pictures_in(folder: Path) -> tuple[list[list[Path]], tuple[str, ...], int]:
             f"{found}: sort the pictures into folders named like their classes."
         )
     inside = [sorted(home.iterdir()) for home in homes]
-    paths = [[path for path in each if is_picture(path)] for each in inside]
+    paths = [[path for path in each if is_image(path)] for each in inside]
     for home, found_there in zip(homes, paths, strict=True):
         if not found_there:
             raise ValueError(
@@ -554,21 +455,21 @@ def pictures_in(folder: Path) -> tuple[list[list[Path]], tuple[str, ...], int]:
     return paths, tuple(home.name for home in homes), others
 
 
-def is_picture(path: Path) -> bool:
+def is_image(path: Path) -> bool:
     """Whether a file is called like a picture."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
-def common_size(files: Sequence[Path], looks: Sequence[ImageHeader]) -> Size:
+def common_size(files: Sequence[Path], headers: Sequence[ImageHeader]) -> Size:
     """The one size of all pictures."""
-    for path, look in zip(files, looks, strict=True):
-        if look.size != looks[0].size:
+    for path, header in zip(files, headers, strict=True):
+        if header.size != headers[0].size:
             raise ValueError(
                 f"pictures must be of one size unless one is asked for, but {files[0]} has "
-                f"{in_words(looks[0].size)} pixels and {path} {in_words(look.size)}: give "
+                f"{in_words(headers[0].size)} pixels and {path} {in_words(header.size)}: give "
                 "size=(height, width)."
             )
-    return looks[0].size
+    return headers[0].size
 
 
 def decoded(path: Path, take: Callable[[Image.Image], T]) -> T:
@@ -586,17 +487,17 @@ def decoded(path: Path, take: Callable[[Image.Image], T]) -> T:
     except Exception as problem:  # a damaged picture may fail in any way
         reason = problem.strerror if isinstance(problem, OSError) else None
         raise ValueError(
-            f"cannot read {path} as a picture ({reason or in_one_line(problem)}): replace it or "
+            f"cannot read {path} as a picture ({reason or one_line(problem)}): replace it or "
             "take it away."
         ) from problem
 
 
-def look_at(path: Path) -> ImageHeader:
+def header_of(path: Path) -> ImageHeader:
     """What the header of a picture file says."""
-    return decoded(path, look_of)
+    return decoded(path, header_in)
 
 
-def look_of(image: Image.Image) -> ImageHeader:
+def header_in(image: Image.Image) -> ImageHeader:
     """Size as shown, and whether the picture is grey."""
     turned = image.getexif().get(ORIENTATION) in TURNED
     size = image.size if turned else image.size[::-1]
@@ -640,7 +541,7 @@ def sixteen_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(values)
 
 
-PICTURES: dict[str, Callable[[Path | None], Dataset]] = {
+IMAGES: dict[str, Callable[[Path | None], Dataset]] = {
     "mnist": mnist,
     "cifar10": cifar10,
     "oct": retinal_scans,

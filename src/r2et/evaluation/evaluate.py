@@ -39,7 +39,7 @@ from r2et.core.inputs import Joined
 from r2et.core.naming import nearest
 from r2et.core.ranking import distinct_sets, order, precision_at_k
 from r2et.core.rng import stream
-from r2et.data import Split
+from r2et.data.dataset import Split
 from r2et.evaluation.rendering import drawn_decisions
 from r2et.explainers import (
     Explainer,

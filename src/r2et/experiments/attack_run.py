@@ -35,7 +35,7 @@ from r2et.auditing.models import load_model, needs_network
 from r2et.core.naming import briefly, nearest
 from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.core.rng import stream
-from r2et.data import Dataset, Split
+from r2et.data.dataset import Dataset, Split
 from r2et.evaluation.evaluate import (
     DTYPES,
     EvaluationSettings,

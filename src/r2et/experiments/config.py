@@ -18,7 +18,7 @@ from r2et.core.limits import content_of, toml_of
 from r2et.core.naming import nearest
 from r2et.core.rng import stream
 from r2et.core.settings import WORDS, settings_from
-from r2et.data import Dataset
+from r2et.data.dataset import Dataset
 from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS

@@ -21,8 +21,9 @@ import torch
 from r2et.core.files import append_rows, clear_aside, held, read_rows, write_aside, write_text
 from r2et.core.naming import nearest
 from r2et.core.ranking import check_k
-from r2et.data import DATASETS, Dataset
-from r2et.data import load as load_embedded
+from r2et.data.builtin import DATASETS
+from r2et.data.builtin import load as load_embedded
+from r2et.data.dataset import Dataset
 from r2et.experiments.config import VANILLA, MethodPlan, Recipe, load_recipe
 from r2et.experiments.runner import (
     LINEAR,

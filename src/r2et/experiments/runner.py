@@ -26,7 +26,7 @@ from r2et import __version__
 from r2et.core.autograd import eval_mode
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
-from r2et.data import Dataset, Split
+from r2et.data.dataset import Dataset, Split
 from r2et.evaluation.evaluate import DTYPES, build_attack, evaluate, rows_at_once, task_of
 from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
 from r2et.explainers import CONCEPTS, Explainer, gradient, predicted

@@ -11,7 +11,7 @@ from rich.text import Text
 from r2et.attacks import ActionableSet, HandlerPoint, what_it_buys
 from r2et.attacks.comparison import TOLERABLE
 from r2et.auditing.records import Audit
-from r2et.data import Split
+from r2et.data.dataset import Split
 from r2et.experiments.attack_run import Findings, LabSettings
 from r2et.experiments.tables import (
     CHOSEN_LABEL,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, piecewise_linear
-from r2et.data import Part
+from r2et.data.dataset import Part
 from r2et.explainers import check_inputs
 from r2et.methods import Method, Objective
 from r2et.methods.method import CLASSIFICATION

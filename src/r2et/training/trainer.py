@@ -19,7 +19,7 @@ from r2et.core.files import write_aside
 from r2et.core.limits import json_of
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
-from r2et.data import Part
+from r2et.data.dataset import Part
 from r2et.explainers import Explainer, check_inputs, predicted
 from r2et.methods import Method, Objective
 from r2et.metrics.statistics import auc
