@@ -16,208 +16,67 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
-
 SIZE = "aten.sym_size.int"
 RELU, LEAKY_RELU = "aten.relu.default", "aten.leaky_relu.default"
 
-OPERATIONS: dict[str, torch._ops.OpOverload[..., Any]] = {
+KNOWN = (
     # Layers, as they are written and as `run_decompositions` writes them.
-    "aten.linear.default": aten.linear.default,
-    "aten.mm.default": aten.mm.default,
-    "aten.bmm.default": aten.bmm.default,
-    "aten.matmul.default": aten.matmul.default,
-    "aten.addmm.default": aten.addmm.default,
-    "aten.baddbmm.default": aten.baddbmm.default,
-    "aten.conv1d.default": aten.conv1d.default,
-    "aten.conv1d.padding": aten.conv1d.padding,
-    "aten.conv2d.default": aten.conv2d.default,
-    "aten.conv2d.padding": aten.conv2d.padding,
-    "aten.convolution.default": aten.convolution.default,
-    "aten.batch_norm.default": aten.batch_norm.default,
-    "aten._native_batch_norm_legit_no_training.default": (
-        aten._native_batch_norm_legit_no_training.default
-    ),
-    "aten.layer_norm.default": aten.layer_norm.default,
-    "aten.native_layer_norm.default": aten.native_layer_norm.default,
-    "aten.group_norm.default": aten.group_norm.default,
-    "aten.native_group_norm.default": aten.native_group_norm.default,
-    "aten.scaled_dot_product_attention.default": aten.scaled_dot_product_attention.default,
-    "aten.embedding.default": aten.embedding.default,
-    "aten.dropout.default": aten.dropout.default,
-    "aten.max_pool1d.default": aten.max_pool1d.default,
-    "aten.max_pool2d.default": aten.max_pool2d.default,
-    "aten.max_pool2d_with_indices.default": aten.max_pool2d_with_indices.default,
-    "aten.avg_pool1d.default": aten.avg_pool1d.default,
-    "aten.avg_pool2d.default": aten.avg_pool2d.default,
-    "aten.adaptive_avg_pool1d.default": aten.adaptive_avg_pool1d.default,
-    "aten.adaptive_avg_pool2d.default": aten.adaptive_avg_pool2d.default,
-    "aten._adaptive_avg_pool2d.default": aten._adaptive_avg_pool2d.default,
-    "aten.upsample_nearest2d.vec": aten.upsample_nearest2d.vec,
-    "aten.upsample_bilinear2d.vec": aten.upsample_bilinear2d.vec,
-    "aten.pad.default": aten.pad.default,
-    "aten.constant_pad_nd.default": aten.constant_pad_nd.default,
+    """
+    linear mm bmm matmul addmm baddbmm conv1d conv1d.padding conv2d conv2d.padding convolution
+    batch_norm _native_batch_norm_legit_no_training layer_norm native_layer_norm group_norm
+    native_group_norm scaled_dot_product_attention embedding dropout max_pool1d max_pool2d
+    max_pool2d_with_indices avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d
+    _adaptive_avg_pool2d upsample_nearest2d.vec upsample_bilinear2d.vec pad constant_pad_nd
+    """,
     # Activations.
-    RELU: aten.relu.default,
-    LEAKY_RELU: aten.leaky_relu.default,
-    "aten.relu6.default": aten.relu6.default,
-    "aten.prelu.default": aten.prelu.default,
-    "aten.threshold.default": aten.threshold.default,
-    "aten.hardtanh.default": aten.hardtanh.default,
-    "aten.hardsigmoid.default": aten.hardsigmoid.default,
-    "aten.hardswish.default": aten.hardswish.default,
-    "aten.elu.default": aten.elu.default,
-    "aten.celu.default": aten.celu.default,
-    "aten.selu.default": aten.selu.default,
-    "aten.gelu.default": aten.gelu.default,
-    "aten.silu.default": aten.silu.default,
-    "aten.mish.default": aten.mish.default,
-    "aten.glu.default": aten.glu.default,
-    "aten.softplus.default": aten.softplus.default,
-    "aten.sigmoid.default": aten.sigmoid.default,
-    "aten.log_sigmoid.default": aten.log_sigmoid.default,
-    "aten.tanh.default": aten.tanh.default,
-    "aten.softmax.int": aten.softmax.int,
-    "aten._softmax.default": aten._softmax.default,
-    "aten.log_softmax.int": aten.log_softmax.int,
-    "aten._log_softmax.default": aten._log_softmax.default,
+    """
+    relu leaky_relu relu6 prelu threshold hardtanh hardsigmoid hardswish elu celu selu gelu silu
+    mish glu softplus sigmoid log_sigmoid tanh softmax.int _softmax log_softmax.int _log_softmax
+    """,
     # Arithmetic, number by number.
-    "aten.add.Tensor": aten.add.Tensor,
-    "aten.add.Scalar": aten.add.Scalar,
-    "aten.sub.Tensor": aten.sub.Tensor,
-    "aten.sub.Scalar": aten.sub.Scalar,
-    "aten.rsub.Scalar": aten.rsub.Scalar,
-    "aten.mul.Tensor": aten.mul.Tensor,
-    "aten.mul.Scalar": aten.mul.Scalar,
-    "aten.div.Tensor": aten.div.Tensor,
-    "aten.div.Scalar": aten.div.Scalar,
-    "aten.fmod.Scalar": aten.fmod.Scalar,
-    "aten.addcmul.default": aten.addcmul.default,
-    "aten.lerp.Scalar": aten.lerp.Scalar,
-    "aten.pow.Tensor_Scalar": aten.pow.Tensor_Scalar,
-    "aten.pow.Tensor_Tensor": aten.pow.Tensor_Tensor,
-    "aten.pow.Scalar": aten.pow.Scalar,
-    "aten.neg.default": aten.neg.default,
-    "aten.abs.default": aten.abs.default,
-    "aten.sign.default": aten.sign.default,
-    "aten.square.default": aten.square.default,
-    "aten.sqrt.default": aten.sqrt.default,
-    "aten.rsqrt.default": aten.rsqrt.default,
-    "aten.reciprocal.default": aten.reciprocal.default,
-    "aten.exp.default": aten.exp.default,
-    "aten.exp2.default": aten.exp2.default,
-    "aten.expm1.default": aten.expm1.default,
-    "aten.log.default": aten.log.default,
-    "aten.log1p.default": aten.log1p.default,
-    "aten.sin.default": aten.sin.default,
-    "aten.cos.default": aten.cos.default,
-    "aten.atan.default": aten.atan.default,
-    "aten.erf.default": aten.erf.default,
-    "aten.clamp.default": aten.clamp.default,
-    "aten.clamp.Tensor": aten.clamp.Tensor,
-    "aten.clamp_min.default": aten.clamp_min.default,
-    "aten.clamp_max.default": aten.clamp_max.default,
-    "aten.maximum.default": aten.maximum.default,
-    "aten.minimum.default": aten.minimum.default,
-    "aten.nan_to_num.default": aten.nan_to_num.default,
-    "aten.isnan.default": aten.isnan.default,
+    """
+    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar div.Tensor
+    div.Scalar fmod.Scalar addcmul lerp.Scalar pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar neg
+    abs sign square sqrt rsqrt reciprocal exp exp2 expm1 log log1p sin cos atan erf clamp
+    clamp.Tensor clamp_min clamp_max maximum minimum nan_to_num isnan
+    """,
     # Comparisons and choices.
-    "aten.eq.Scalar": aten.eq.Scalar,
-    "aten.eq.Tensor": aten.eq.Tensor,
-    "aten.ne.Scalar": aten.ne.Scalar,
-    "aten.ne.Tensor": aten.ne.Tensor,
-    "aten.lt.Scalar": aten.lt.Scalar,
-    "aten.lt.Tensor": aten.lt.Tensor,
-    "aten.le.Scalar": aten.le.Scalar,
-    "aten.le.Tensor": aten.le.Tensor,
-    "aten.gt.Scalar": aten.gt.Scalar,
-    "aten.gt.Tensor": aten.gt.Tensor,
-    "aten.ge.Scalar": aten.ge.Scalar,
-    "aten.ge.Tensor": aten.ge.Tensor,
-    "aten.logical_not.default": aten.logical_not.default,
-    "aten.logical_and.default": aten.logical_and.default,
-    "aten.logical_or.default": aten.logical_or.default,
-    "aten.bitwise_not.default": aten.bitwise_not.default,
-    "aten.bitwise_and.Tensor": aten.bitwise_and.Tensor,
-    "aten.bitwise_or.Tensor": aten.bitwise_or.Tensor,
-    "aten.any.dim": aten.any.dim,
-    "aten.any.dims": aten.any.dims,
-    "aten.where.self": aten.where.self,
-    "aten.where.ScalarSelf": aten.where.ScalarSelf,
-    "aten.where.ScalarOther": aten.where.ScalarOther,
-    "aten.masked_fill.Scalar": aten.masked_fill.Scalar,
-    "aten.masked_fill.Tensor": aten.masked_fill.Tensor,
+    """
+    eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar
+    gt.Tensor ge.Scalar ge.Tensor logical_not logical_and logical_or bitwise_not
+    bitwise_and.Tensor bitwise_or.Tensor any.dim any.dims where.self where.ScalarSelf
+    where.ScalarOther masked_fill.Scalar masked_fill.Tensor
+    """,
     # Sums and the like.
-    "aten.sum.default": aten.sum.default,
-    "aten.sum.dim_IntList": aten.sum.dim_IntList,
-    "aten.mean.default": aten.mean.default,
-    "aten.mean.dim": aten.mean.dim,
-    "aten.var.dim": aten.var.dim,
-    "aten.var.correction": aten.var.correction,
-    "aten.std.dim": aten.std.dim,
-    "aten.std.correction": aten.std.correction,
-    "aten.amax.default": aten.amax.default,
-    "aten.amin.default": aten.amin.default,
-    "aten.max.dim": aten.max.dim,
-    "aten.min.dim": aten.min.dim,
-    "aten.logsumexp.default": aten.logsumexp.default,
-    "aten.linalg_vector_norm.default": aten.linalg_vector_norm.default,
-    "aten.cumsum.default": aten.cumsum.default,
+    """
+    sum sum.dim_IntList mean mean.dim var.dim var.correction std.dim std.correction amax amin
+    max.dim min.dim logsumexp linalg_vector_norm cumsum
+    """,
     # The same numbers in another shape or order.
-    "aten.view.default": aten.view.default,
-    "aten._unsafe_view.default": aten._unsafe_view.default,
-    "aten.reshape.default": aten.reshape.default,
-    "aten.flatten.using_ints": aten.flatten.using_ints,
-    "aten.unflatten.int": aten.unflatten.int,
-    "aten.squeeze.default": aten.squeeze.default,
-    "aten.squeeze.dim": aten.squeeze.dim,
-    "aten.squeeze.dims": aten.squeeze.dims,
-    "aten.unsqueeze.default": aten.unsqueeze.default,
-    "aten.permute.default": aten.permute.default,
-    "aten.transpose.int": aten.transpose.int,
-    "aten.movedim.int": aten.movedim.int,
-    "aten.t.default": aten.t.default,
-    "aten.numpy_T.default": aten.numpy_T.default,
-    "aten.mT.default": aten.mT.default,
-    "aten.expand.default": aten.expand.default,
-    "aten.expand_as.default": aten.expand_as.default,
-    "aten.repeat.default": aten.repeat.default,
-    "aten.cat.default": aten.cat.default,
-    "aten.stack.default": aten.stack.default,
-    "aten.chunk.default": aten.chunk.default,
-    "aten.split.Tensor": aten.split.Tensor,
-    "aten.split_with_sizes.default": aten.split_with_sizes.default,
-    "aten.unbind.int": aten.unbind.int,
-    "aten.slice.Tensor": aten.slice.Tensor,
-    "aten.narrow.default": aten.narrow.default,
-    "aten.select.int": aten.select.int,
-    "aten.index.Tensor": aten.index.Tensor,
-    "aten.index_select.default": aten.index_select.default,
-    "aten.flip.default": aten.flip.default,
-    "aten.roll.default": aten.roll.default,
-    "aten.alias.default": aten.alias.default,
-    "aten.detach.default": aten.detach.default,
-    "aten.clone.default": aten.clone.default,
-    "aten.contiguous.default": aten.contiguous.default,
-    "aten.to.dtype": aten.to.dtype,
-    "aten.to.dtype_layout": aten.to.dtype_layout,
-    "aten._to_copy.default": aten._to_copy.default,
+    """
+    view _unsafe_view reshape flatten.using_ints unflatten.int squeeze squeeze.dim squeeze.dims
+    unsqueeze permute transpose.int movedim.int t numpy_T mT expand expand_as repeat cat stack
+    chunk split.Tensor split_with_sizes unbind.int slice.Tensor narrow select.int index.Tensor
+    index_select flip roll alias detach clone contiguous to.dtype to.dtype_layout _to_copy
+    """,
     # Sizes and new numbers.
-    SIZE: aten.sym_size.int,
-    "aten.zeros.default": aten.zeros.default,
-    "aten.ones.default": aten.ones.default,
-    "aten.full.default": aten.full.default,
-    "aten.arange.default": aten.arange.default,
-    "aten.arange.start": aten.arange.start,
-    "aten.arange.start_step": aten.arange.start_step,
-    "aten.scalar_tensor.default": aten.scalar_tensor.default,
-    "aten.zeros_like.default": aten.zeros_like.default,
-    "aten.ones_like.default": aten.ones_like.default,
-    "aten.full_like.default": aten.full_like.default,
-    "aten.new_zeros.default": aten.new_zeros.default,
-    "aten.new_ones.default": aten.new_ones.default,
-    "aten.new_full.default": aten.new_full.default,
-}
+    """
+    sym_size.int zeros ones full arange arange.start arange.start_step scalar_tensor zeros_like
+    ones_like full_like new_zeros new_ones new_full
+    """,
+)
+"""Operations of aten with their overloads, the default one where none is named."""
+
+
+def _overload(name: str) -> tuple[str, torch._ops.OpOverload[..., Any]]:
+    packet, _, overload = name.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return f"aten.{packet}.{overload or 'default'}", found
+
+
+OPERATIONS: dict[str, torch._ops.OpOverload[..., Any]] = dict(
+    _overload(name) for names in KNOWN for name in names.split()
+)
 """What each name of an operation means: all there is."""
 
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
