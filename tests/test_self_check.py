@@ -24,6 +24,7 @@ from r2et.auditing import (
     auditor,
     checking,
     replay,
+    to_json,
 )
 from r2et.certification import Certificate
 from r2et.cli import main
@@ -87,22 +88,22 @@ def test_radii_too_long_stop_the_audit(
     assert "a fault of r2et, the audit stops" in str(found)
     assert found.path == tmp_path / "contradiction.json"
     record = json.loads(found.path.read_text())
-    assert record == found.record
+    assert record == to_json(found.record)
     assert not (tmp_path / "audit.json").exists()
 
     # What the file says is so, by nothing but torch.
     model = network().double()
     x = torch.tensor([record["x"], record["changed"]], dtype=torch.float64)
     x.requires_grad_()
-    odds = model(x).softmax(-1)[:, record["class"]].log()
+    odds = model(x).softmax(-1)[:, record["predicted"]].log()
     [slopes] = torch.autograd.grad(odds.sum(), x)
     tops = [{NAMES[i] for i in each.topk(2).indices.tolist()} for each in slopes.abs()]
-    assert tops[0] == set(record["reasons at x"]) != tops[1] == set(record["reasons at changed"])
-    assert model(x).argmax(-1).tolist() == [record["class"]] * 2
+    assert tops[0] == set(record["reasons_at_x"]) != tops[1] == set(record["reasons_at_changed"])
+    assert model(x).argmax(-1).tolist() == [record["predicted"]] * 2
     moved = (x[1] - x[0]).detach()
     length = moved.norm() if norm == "l2" else moved.abs().max()
     assert record["distance"] == pytest.approx(float(length), rel=1e-12)
-    assert record["proved radius"] is None or length < record["proved radius"]
+    assert record["proved_radius"] is None or length < record["proved_radius"]
 
     # By the version that gave the false proof it is there again, by one that does not it is gone.
     again = replay(found.path, network())
@@ -119,7 +120,7 @@ def test_radii_too_long_stop_the_audit(
 def test_lengths_certified_one_by_one_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     too_long(1.0, monkeypatch)
     found = stopped(attack="none", radii="none", epsilons=(0.1, 1.0))
-    assert found.record["proved radius"] == 1.0
+    assert found.record.proved_radius == 1.0
     assert found.path is None
     assert "out= would keep" in str(found)
 
@@ -135,7 +136,7 @@ def test_a_share_too_much_at_a_length_stops_as_well(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(auditor, "certify", half)
     both_gone = {"epsilons": (0.1, 3.0), "radii": "none"}
     found = stopped(**both_gone)
-    assert len(found.record["left"]) == 2
+    assert len(found.record.left) == 2
 
 
 def test_an_unbounded_proof_is_attacked_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +164,8 @@ def test_an_unbounded_proof_is_attacked_far_away(monkeypatch: pytest.MonkeyPatch
     near = Table(x=rows(20)[:, :2].abs() / 10, names=["a", "b"])
     with pytest.raises(Contradiction) as caught:
         audit(Far(), near, **(QUICK | {"k": 1}))
-    assert caught.value.record["proved radius"] is None
-    assert caught.value.record["distance"] > 15
+    assert caught.value.record.proved_radius is None
+    assert caught.value.record.distance > 15
     assert "of any length" in str(caught.value)
 
 

@@ -189,7 +189,7 @@ def _stopping(models: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except Contradiction as found:
-        path, model = json.dumps(str(found.path)), json.dumps(models[found.record["model"]])
+        path, model = json.dumps(str(found.path)), json.dumps(models[found.record.model])
         code = (
             "from r2et.auditing import load_model, replay; "
             f"print(replay({path}, load_model({model}).model))"
