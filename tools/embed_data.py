@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from r2et.data.builtin import TABLES
+from r2et.data.builtin import table_of
 
 FILES = Path(__file__).parents[1] / "src" / "r2et" / "data" / "files"
 
@@ -201,8 +201,8 @@ def compas(raw: Path) -> Rows:
 
 def arrays_of(name: str, rows: Rows) -> dict[str, npt.NDArray[np.integer]]:
     """One array of numbers or codes for each attribute and the target, in the smallest type."""
-    table = TABLES[name]
-    words = {each.name: getattr(each, "labels", ()) for each in table.attributes}
+    table = table_of(name)
+    words = {each.name: getattr(each, "labels", ()) for each in table.schema.attributes}
     words[table.target] = table.classes
     return {
         key: smallest(int(row[key]) if not values else values.index(str(row[key])) for row in rows)

@@ -9,7 +9,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -165,6 +165,7 @@ class Reason(NamedTuple):
     score: float
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of tables whose top-k explanations stay put.
 
@@ -195,44 +196,23 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ['age', 'job: none']
     """
 
-    def __init__(
-        self,
-        *,
-        method: str = "steadfast",
-        method_settings: Mapping[str, Any] | None = None,
-        k: int = 8,
-        epochs: int = 30,
-        batch_size: int = 1024,
-        learning_rate: float = 0.02,
-        schedule: str = "cosine",
-        hidden: Sequence[int] = (32,),
-        activation: str = "leaky-relu",
-        early_stopping: bool = False,
-        validation_fraction: float = 0.15,
-        patience: int = 5,
-        class_weight: Mapping[Any, float] | str | None = None,
-        categorical: Sequence[str | int] | str = "infer",
-        max_categories: int | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        device: str | None = None,
-    ) -> None:
-        self.method = method
-        self.method_settings = method_settings
-        self.k = k
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.hidden = hidden
-        self.activation = activation
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.class_weight = class_weight
-        self.categorical = categorical
-        self.max_categories = max_categories
-        self.random_state = random_state
-        self.device = device
+    method: str = "steadfast"
+    method_settings: Mapping[str, Any] | None = None
+    k: int = 8
+    epochs: int = 30
+    batch_size: int = 1024
+    learning_rate: float = 0.02
+    schedule: str = "cosine"
+    hidden: Sequence[int] = (32,)
+    activation: str = "leaky-relu"
+    early_stopping: bool = False
+    validation_fraction: float = 0.15
+    patience: int = 5
+    class_weight: Mapping[Any, float] | str | None = None
+    categorical: Sequence[str | int] | str = "infer"
+    max_categories: int | None = None
+    random_state: int | np.random.RandomState | None = None
+    device: str | None = None
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn may expect: missing values are welcome."""

@@ -242,11 +242,11 @@ class Schema:
 
 def _attribute(told: Mapping[str, Any]) -> Attribute:
     if "labels" in told:
-        labels, shares = tuple(told["labels"]), tuple(told["shares"])
-        two = {"binary": len(labels) == 2, "valued": True}  # by the first edition
-        return Category(**{**two, **told, "labels": labels, "shares": shares})
+        labels, shares = tuple(told["labels"]), tuple(told.get("shares", ()))
+        two = {} if "binary" in told else {"binary": len(labels) == 2, "valued": True}
+        return Category(**{**told, **two, "labels": labels, "shares": shares})
     way = told.get("writing")
     told = {**told, "writing": None if way is None else Writing(**way)}
-    if "shift" not in told:  # by the first edition
+    if "high" not in told:  # as the first edition told it
         told |= {"shift": told["low"], "high": told["low"] + told["width"]}
     return Numeric(**told)
