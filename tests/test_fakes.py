@@ -19,7 +19,7 @@ from r2et.evaluation.evaluate import EvaluationSettings, evaluate
 from r2et.experiments.attack_run import LabSettings, attack_model, compared_handlers
 from r2et.experiments.runner import entry_of, label_of
 from r2et.methods import METHODS
-from r2et.report import alarm_lines
+from r2et.report.run_page import alarm_lines
 from refusals import refusal
 
 LITTLE = EnsembleBudget(rounds=1, starts=2, steps=2, points=4, moves=2, pairs=2, sharpness=(4.0,))

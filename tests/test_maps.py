@@ -13,7 +13,6 @@ from PIL import Image
 from made_results import failed, row_of
 from r2et.core.inputs import Piece
 from r2et.evaluation.rendering import RenderSpec, drawn
-from r2et.report import headline, report_html
 from r2et.report.maps import (
     COLOURS,
     concept_map,
@@ -24,6 +23,7 @@ from r2et.report.maps import (
     states_of,
     strongest,
 )
+from r2et.report.run_page import headline, report_html
 from reproduction.figures import as_file, saliency_figures
 
 WILD = "<b>\"&'</b>"

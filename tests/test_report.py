@@ -12,7 +12,8 @@ import pytest
 
 from made_results import description
 from r2et.attacks.comparison import HandlerPoint, marked
-from r2et.report import charts, headline, report_html, write_report
+from r2et.report import charts
+from r2et.report.run_page import headline, report_html, write_report
 from test_tables import failed_row, made_decision, made_row
 
 HOSTILE = "<script>alert(1)</script>"

@@ -64,7 +64,7 @@ def show_run(
     """Write the report of a run, then print its rows as JSON and nothing else, or as tables."""
     from r2et.core.limits import content_of, json_of
     from r2et.experiments.tables import table_rows
-    from r2et.report import alarm_lines, write_report
+    from r2et.report.run_page import alarm_lines, write_report
     from r2et.report.terminal import print_run
 
     path = folder / "recipe.json"

@@ -1,5 +1,6 @@
 """From one value per example or seed to a statement: AUC, means with intervals, paired tests."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -141,7 +142,10 @@ def paired_test(first: Values, second: Values) -> PairedTest:
     if np.ptp(differences) == 0:
         statistic, p_value = (np.sign(difference) * np.inf, 0.0) if differences[0] else (0.0, 1.0)
     else:
-        statistic, p_value = stats.ttest_rel(ours, theirs)
+        with warnings.catch_warnings():
+            # Differences that are nearly the same have a huge statistic, which is no news.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            statistic, p_value = stats.ttest_rel(ours, theirs)
     return PairedTest(
         difference=difference,
         statistic=float(statistic),
