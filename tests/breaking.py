@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from r2et.certification import Certificate, certify
+from r2et.perturbations import PERTURBATIONS
 
 EPSILONS = (0.03, 0.3)
 FAR = 1e3
@@ -99,7 +100,9 @@ def judge(case: Case, *, points: int, seed: int = 0) -> Outcome:
 def _certified(case: Case) -> tuple[Outcome, Certificate | None]:
     before = case.x.detach().clone()
     try:
-        found = certify(case.model, case.x, **({"epsilons": EPSILONS} | dict(case.settings)))
+        asked: dict[str, Any] = {"epsilons": EPSILONS} | dict(case.settings)
+        ball = PERTURBATIONS[asked.pop("norm", "l2")](scale=asked.pop("scale", None))
+        found = certify(case.model, case.x, perturbation=ball, **asked)
     except ValueError as refusal:
         verdict = "refused" if in_one_sentence(str(refusal)) else "raised"
         return Outcome(case=case.name, verdict=verdict, told=str(refusal)), None

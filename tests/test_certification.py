@@ -17,6 +17,7 @@ from r2et.certification.layers import propagate
 from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.metrics.statistics import auc
 from r2et.models import structured
+from r2et.perturbations import Box, L2Ball, NormBall
 from r2et.theory.heuristic import uncertified_radius_at_x
 from trained import smooth_adult_network
 
@@ -216,10 +217,12 @@ def test_an_example_is_certified_alone_as_in_company(name: str) -> None:
 def test_features_that_cannot_change_enlarge_the_radius() -> None:
     model, shape = network("softplus")
     x, scale = inputs(shape, 10), torch.tensor([1.0, 0, 1, 0, 1, 1, 0], dtype=torch.float64)
-    free, held = certify(model, x, k=K), certify(model, x, k=K, scale=scale)
+    free, held = certify(model, x, k=K), certify(model, x, k=K, perturbation=L2Ball(scale=scale))
     assert (held.radius >= free.radius * 0.99).all()
     assert (held.radius > free.radius * 1.05).any()
-    nothing = certify(model, x, k=K, scale=torch.zeros(7, dtype=torch.float64))
+    masked = certify(model, x, k=K, perturbation=L2Ball(free=scale > 0))
+    assert torch.equal(masked.radius, held.radius)
+    nothing = certify(model, x, k=K, perturbation=L2Ball(free=torch.zeros(7, dtype=torch.bool)))
     assert (nothing.radius == torch.inf).all()
 
 
@@ -227,7 +230,7 @@ def test_a_box_holds_its_corners() -> None:
     model, shape = network("softplus")
     x = inputs(shape, 10)
     y = labels(model, x)
-    found = certify(model, x, k=K, norm="linf")
+    found = certify(model, x, k=K, perturbation=Box())
     mask = top_k_mask(signed_gradient(model, x.clone().requires_grad_(), y).detach().abs(), K)
     for seed in range(200):
         corner = x + 0.999 * found.radius[:, None] * numbers(*x.shape, seed=seed).sign()
@@ -275,6 +278,10 @@ def test_the_model_given_is_left_as_it_was() -> None:
         assert torch.equal(value, before[name])
 
 
+class OfL1(NormBall):
+    norm = "l1"
+
+
 class Squashed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -309,9 +316,13 @@ class Branching(nn.Module):
             r"an if: a certificate needs .* \(test_certification.py, line \d+: found",
         ),
         (nn.Sequential(nn.Linear(7, 2), nn.GELU("tanh")), {}, r"approximate GELU"),
-        (nn.Linear(7, 2), {"norm": "l1"}, r"an l2 ball or a box, got 'l1'"),
+        (nn.Linear(7, 2), {"perturbation": OfL1()}, r"for an L2Ball or a Box, got OfL1"),
         (nn.Linear(7, 2), {"epsilons": (-1.0,)}, r"epsilons must be finite and >= 0"),
-        (nn.Linear(7, 2), {"scale": torch.ones(3)}, r"scale must hold one number"),
+        (
+            nn.Linear(7, 2),
+            {"perturbation": L2Ball(scale=torch.ones(3))},
+            r"scale of a perturb.* one entry",
+        ),
         (nn.Linear(7, 2), {"k": 7}, r"k must lie in 1..6"),
     ],
 )
@@ -369,6 +380,15 @@ def test_lines_enclose_an_activation_and_its_slope(name: str) -> None:
         third = activation.third(places)
         assert (third >= least - 1e-12).all()
         assert (third <= most + 1e-12).all()
+
+
+def test_a_radius_of_the_set_is_one_of_the_epsilons() -> None:
+    model, shape = network("softplus")
+    x, ball = inputs(shape), L2Ball(radius=0.1)
+    found = certify(model, x, k=K, perturbation=ball, epsilons=(0.1, 0.2), radii=False)
+    assert found.epsilons == (0.2, 0.1)
+    again = certify(model, x, k=K, epsilons=(0.2, 0.1), radii=False)
+    assert torch.equal(found.precision, again.precision)
 
 
 def test_radii_are_told_or_left_out() -> None:

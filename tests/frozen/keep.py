@@ -19,6 +19,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from r2et import StableClassifier, audit, certify
+from r2et.perturbations import PERTURBATIONS
 
 HERE = Path(__file__).parent
 NUMBERS = HERE / "numbers.json"
@@ -91,7 +92,9 @@ def of_certificates() -> dict[str, Any]:
             x = torch.rand(20 if len(shape) == 1 else 2, *shape, dtype=torch.float64)
         k = 8 if len(shape) == 1 else 50
         for norm in ("l2", "linf"):
-            certificate = certify(model, x, k=k, norm=norm, epsilons=(0.001, 0.1))
+            certificate = certify(
+                model, x, k=k, perturbation=PERTURBATIONS[norm](), epsilons=(0.001, 0.1)
+            )
             values = {part: getattr(certificate, part).tolist() for part in CERTIFIED}
             found[f"{name} {norm}"] = flat(values)
     return found

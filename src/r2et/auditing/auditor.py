@@ -262,8 +262,7 @@ def _recorded(
             x[:2],
             k=settings.k,
             of=settings.explained,
-            norm=settings.norm,
-            scale=columns.reach.to(x.device),
+            perturbation=PERTURBATIONS[settings.norm](scale=columns.reach.to(x.device)),
             epsilons=(settings.tolerance,),
             radii=False,
         )
@@ -362,8 +361,7 @@ class Auditor:
                 k=k,
                 of=settings.explained,
                 one_hot=self.one_hot,
-                norm=settings.norm,
-                scale=self.reach,
+                perturbation=self.region,
                 epsilons=epsilons,
                 radii=radii,
             )

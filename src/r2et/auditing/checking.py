@@ -303,8 +303,7 @@ def replay(path: str | Path, model: nn.Module) -> Replayed:
         k=settings.k,
         of=settings.explained,
         one_hot=one_hot,
-        norm=settings.norm,
-        scale=reach,
+        perturbation=region,
         epsilons=(distance,),
     )
     radius = max(float(proved.radius), distance * bool(proved.precision[0, 0] == 1))

@@ -1,12 +1,12 @@
 """Certificates: how far an input can move before its top-k features could possibly change."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from r2et.certification.affine import Norm
 from r2et.certification.replay import RecordedModel, check_kept, inside, noise, record, replay
 from r2et.certification.search import MANY, UNBOUNDED, RadiusSearch, Task
 from r2et.core.autograd import eval_mode
@@ -14,8 +14,10 @@ from r2et.core.naming import briefly
 from r2et.core.one_hot import OneHot
 from r2et.core.ranking import check_k, order
 from r2et.explainers import Quantity, check_inputs
+from r2et.perturbations import Box, L2Ball, NormBall, Unsaid
 
 FIRST_GUESS = 0.1
+ANYWHERE = L2Ball()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,8 +51,7 @@ def certify(
     k: int,
     of: Quantity = "probability",
     one_hot: OneHot | None = None,
-    norm: Norm = "l2",
-    scale: Tensor | None = None,
+    perturbation: NormBall = ANYWHERE,
     epsilons: Sequence[float] = (),
     radii: bool = True,
     steps: int | None = None,
@@ -59,11 +60,14 @@ def certify(
     """Sound radii within which the top-k features of |gradient| cannot change, for each x.
 
     The model is recorded and compared with its recording first: `record` does so once for several
-    calls. y is the explained class, the predicted one unless given. The region is the l2 ball, or
-    with norm "linf" the cube, around x, each feature measured in its `scale`: one of scale 0 cannot
-    change. Bounds are computed in float64 and rounded outwards. Radii are sought from below, to one
-    percent if `steps` looks suffice: 16 unless given, 1 for inputs of more than 256 numbers, whose
-    order is bounded in a cheaper way; without `radii` they are NaN and only the precisions at
+    calls. y is the explained class, the predicted one unless given. `perturbation` is the l2 ball,
+    or the Box, in which x may move, with its scale and free numbers; what bounds would forbid is
+    not left out, so that proofs hold within them as well. A radius that it says is one more of the
+    `epsilons`, the last.
+
+    Ranges of numbers are computed in float64 and rounded outwards. Radii are sought from below, to
+    one percent if `steps` looks suffice: 16 unless given, 1 for inputs of more than 256 numbers,
+    whose order is bounded in a cheaper way; without `radii` they are NaN and only the precisions at
     `epsilons` are computed. Memory is about that of (inputs + units) x features for each of
     `rows_at_once` examples.
     """
@@ -72,30 +76,33 @@ def certify(
     else:
         _check_call(model, x, y)
     check_k(k, x[0].numel())
-    _check_settings(epsilons, scale, x, norm)
+    epsilons = _checked_epsilons(perturbation, epsilons, x)
     recorded = model if isinstance(model, RecordedModel) else record(model, x)
     with torch.inference_mode(False), torch.no_grad():
         exact = x.detach().double()
-        task = Task(recorded.program, exact[:1], k, of, one_hot, norm, scale)
+        task = Task(recorded.program, exact[:1], k, of, one_hot, perturbation)
         labels = task.program(exact).argmax(-1) if y is None else y
         replay(recorded, exact)
         noisy = noise(recorded, x, labels, task.gradient)
         size = rows_at_once or _rows(exact)
         batches = zip(exact.split(size), labels.split(size), noisy.split(size), strict=True)
         parts = [
-            _certified(task, rows, classes, doubt, tuple(epsilons), radii, steps)
+            _certified(task, rows, classes, doubt, epsilons, radii, steps)
             for rows, classes, doubt in batches
         ]
-        _check_inside(recorded, exact, labels, task, parts, tuple(epsilons))
-    return Certificate(
-        radius=torch.cat([part.radius for part in parts]),
-        order_radius=torch.cat([part.order_radius for part in parts]),
-        precision=torch.cat([part.precision for part in parts]),
-        epsilons=tuple(epsilons),
-        top=torch.cat([part.top for part in parts]),
-        weakest=torch.cat([part.weakest for part in parts]),
-        noise=noisy,
-    )
+        found = _joined(parts)
+        _check_inside(recorded, exact, labels, task, found)
+    return found
+
+
+def _joined(parts: Sequence[Certificate]) -> Certificate:
+    """The certificate of all batches."""
+    tensors: dict[str, Any] = {
+        each.name: torch.cat([getattr(part, each.name) for part in parts])
+        for each in fields(Certificate)
+        if each.name != "epsilons"
+    }
+    return replace(parts[0], **tensors)
 
 
 def _check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
@@ -116,16 +123,28 @@ def _check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
     check_inputs(model, x, y)
 
 
-def _check_settings(epsilons: Sequence[float], scale: Tensor | None, x: Tensor, norm: str) -> None:
-    if norm not in ("l2", "linf"):
-        raise ValueError(f"a region is an l2 ball or a box, got {norm!r}.")
+def _checked_epsilons(
+    perturbation: NormBall, epsilons: Sequence[float], x: Tensor
+) -> tuple[float, ...]:
+    """The distances at which precision is asked for; these and the set are refused if unfit."""
+    if type(perturbation) not in (L2Ball, Box):  # of another norm nothing is proved
+        raise ValueError(
+            f"a certificate is for an L2Ball or a Box, got {type(perturbation).__name__}: give one "
+            "that holds all changes you mean."
+        )
+    for name in ("scale", "free"):
+        given = getattr(perturbation, name)
+        if given is not None and given.shape != x.shape[1:]:
+            raise ValueError(
+                f"the {name} of a perturbation must hold one entry for each feature, shape "
+                f"{tuple(x.shape[1:])}, got {tuple(given.shape)}."
+            )
     if any(not 0 <= each < torch.inf for each in epsilons):
         raise ValueError(f"epsilons must be finite and >= 0, got {list(epsilons)}.")
-    if scale is not None and (scale.shape != x.shape[1:] or not bool((scale >= 0).all())):
-        raise ValueError(
-            f"scale must hold one number >= 0 for each feature, shape {tuple(x.shape[1:])}, got "
-            f"{tuple(scale.shape)}."
-        )
+    if isinstance(perturbation.radius, Unsaid):
+        return tuple(epsilons)
+    others = (each for each in epsilons if each != perturbation.radius)
+    return (*others, perturbation.radius)
 
 
 def _rows(x: Tensor) -> int:
@@ -138,21 +157,18 @@ def _check_inside(
     x: Tensor,
     y: Tensor,
     task: Task,
-    parts: Sequence[Certificate],
-    epsilons: tuple[float, ...],
+    found: Certificate,
 ) -> None:
     """Compare program and model once more, at places inside of what was proved."""
-    radius = torch.cat([part.radius for part in parts]).nan_to_num(nan=0.0)
-    for at, epsilon in enumerate(epsilons):
-        kept = torch.cat([part.precision[:, at] for part in parts])
-        radius = torch.where(kept == 1, radius.clamp_min(epsilon), radius)
+    radius = found.radius.nan_to_num(nan=0.0)
+    for at, epsilon in enumerate(found.epsilons):
+        radius = torch.where(found.precision[:, at] == 1, radius.clamp_min(epsilon), radius)
     places, whose = inside(x, radius, task.norm, task.scale)
     if not len(places):
         return
     replay(recorded, places)
     scores = task.gradient(recorded.exact, places, y[whose]).abs()
-    top = [set(each) for each in torch.cat([part.top for part in parts]).tolist()]
-    check_kept(places, whose, scores, top)
+    check_kept(places, whose, scores, [set(each) for each in found.top.tolist()])
 
 
 def _certified(

@@ -25,6 +25,7 @@ from r2et.certification.propagate import ActivationNode, BoundPropagator, Value
 from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.explainers import SCORES, Quantity, class_logits
+from r2et.perturbations import L2Ball, NormBall
 
 RELAXATIONS = ("tangent", "secant", "flat")
 RANGES = "ranges"
@@ -45,8 +46,21 @@ class Task:
     k: int
     of: Quantity
     one_hot: OneHot | None
-    norm: Norm
-    scale: Tensor | None
+    ball: NormBall
+
+    @property
+    def norm(self) -> Norm:
+        """The norm of that ball."""
+        return "l2" if isinstance(self.ball, L2Ball) else "linf"
+
+    @cached_property
+    def scale(self) -> Tensor | None:
+        """What a length of 1 is for each number, 0 for those that cannot change."""
+        if self.ball.free is None:
+            return self.ball.scale
+        one = self.example[0]
+        scale = torch.ones_like(one) if self.ball.scale is None else self.ball.scale.to(one)
+        return torch.where(self.ball.free.to(one.device), scale, 0.0)
 
     def gradient(self, model: nn.Module | Program, x: Tensor, y: Tensor) -> Tensor:
         """The input gradient of the score of class y at prediction time, with its sign: (B, n)."""
