@@ -101,6 +101,13 @@ def network(name: str, seed: int = 0) -> tuple[nn.Module, tuple[int, ...]]:
     return model.double().eval(), shape
 
 
+def labels(model: nn.Module, x: Tensor) -> Tensor:
+    """The predicted classes: (B,)."""
+    with torch.no_grad():
+        found: Tensor = model(x).argmax(-1)
+    return found
+
+
 def signed_gradient(
     model: nn.Module,
     x: Tensor,

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from certified import NETWORKS, broken, network, signed_gradient
+from certified import NETWORKS, broken, labels, network, signed_gradient
 from closed_form import Linear, Quadratic, numbers
 from r2et import attack_curve, strong_attack
-from r2et.certification import Certificate, certificate, certify, record
+from r2et.certification import Certificate, certificate, certify
 from r2et.certification import activations as known
 from r2et.certification import propagate as propagation
-from r2et.certification.affine import AffineForm, Region
-from r2et.certification.layers import propagate
 from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.metrics.statistics import auc
 from r2et.models import structured
@@ -26,12 +24,6 @@ K = 3
 
 def inputs(shape: tuple[int, ...], count: int = 6, seed: int = 0) -> Tensor:
     return numbers(count, *shape, seed=seed)
-
-
-def labels(model: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        found: Tensor = model(x).argmax(-1)
-    return found
 
 
 def test_a_linear_model_is_certified_within_any_distance() -> None:
@@ -63,34 +55,6 @@ def test_a_quadratic_model_is_certified_to_one_percent() -> None:
     for row, y, radius in zip(x, labels(model, x).tolist(), found.radius.tolist(), strict=True):
         exact = radius_by_hand(model, row, y, K)
         assert 0.99 * exact <= radius <= exact
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_slope_within_the_region_is_within_its_bounds(name: str) -> None:
-    model, shape = network(name)
-    x, radius = inputs(shape, 4), torch.tensor([0.01, 0.1, 0.5, 2.0], dtype=torch.float64)
-    y, program = labels(model, x), record(model, x).program
-    for norm in ("l2", "linf"):
-        region = Region(x=x, radius=radius, norm=norm)
-        propagator, logits = propagate(program, region, most=256)
-        low, high = propagator.symbols.range(logits.form)
-        generator = torch.Generator().manual_seed(1)
-        moves = torch.randn(60, *x.shape, generator=generator, dtype=torch.float64)
-        size = moves.flatten(2).norm(dim=-1) if norm == "l2" else moves.flatten(2).abs().amax(-1)
-        size = size.view(60, len(x), *(1,) * len(shape))
-        places = x + moves / size * radius.view(-1, *(1,) * len(shape))
-        signal = torch.nn.functional.one_hot(y, logits.form.centre.shape[1]).double()
-        slopes = [
-            signed_gradient(model, each.clone().requires_grad_(), y, of="logit") for each in places
-        ]
-        for each in places:
-            assert ((model(each) >= low) & (model(each) <= high)).all()
-        for relaxation in ("tangent", "secant", "flat"):
-            form, symbols = propagator.back(AffineForm.constant(signal), logits, relaxation)
-            least, most = symbols.range(form)
-            for slope in slopes:
-                assert (slope >= least.flatten(1)).all()
-                assert (slope <= most.flatten(1)).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -199,19 +163,6 @@ def test_the_order_is_no_firmer_than_the_set() -> None:
     found = certify(model, inputs(shape, 20), k=K)
     assert (found.order_radius <= found.radius).all()
     assert (found.order_radius < found.radius).any()
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_an_example_is_certified_alone_as_in_company(name: str) -> None:
-    model, shape = network(name)
-    x = inputs(shape, 4 if len(shape) == 1 else 2)
-    together = certify(model, x, k=K, epsilons=(0.1,))
-    for row in range(len(x)):
-        alone = certify(model, x[row : row + 1], k=K, epsilons=(0.1,))
-        torch.testing.assert_close(alone.radius[0], together.radius[row], rtol=0.01, atol=0)
-        assert alone.weakest[0].tolist() == together.weakest[row].tolist()
-        assert alone.top[0].tolist() == together.top[row].tolist()
-        assert alone.precision[0] == together.precision[row]
 
 
 def test_features_that_cannot_change_enlarge_the_radius() -> None:

@@ -1,7 +1,6 @@
 """What is recorded of a model, and that the rules of bounds are about it."""
 
 import copy
-import inspect
 from typing import Any
 
 import pytest
@@ -9,60 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from certified import NETWORKS, network
+from certified import network
+from certified_operations import Written, bent
 from closed_form import numbers
 from r2et.certification import certify, record
-from r2et.certification.layers import OPERATIONS
 from r2et.certification.program import Rows
 from r2et.models import structured
 
 K = 3
 
 
-class Written(nn.Module):
-    """A network whose forward is given."""
-
-    def __init__(self, forward: Any) -> None:
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.first, self.last = nn.Linear(7, 6), nn.Linear(6, 2)
-        self.written = forward
-        self.register_buffer("mean", torch.linspace(-1, 1, 6))
-        self.register_buffer("variance", torch.linspace(0.5, 2, 6))
-        self.double()
-
-    @property
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        return self.mean, self.variance
-
-    def forward(self, x: Tensor) -> Any:
-        return self.written(self, x)
-
-
 def rows(count: int = 4) -> Tensor:
     return numbers(count, 7, seed=1)
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_a_rule_takes_every_argument_of_its_operation(operation: Any) -> None:
-    # A setting that a rule does not know of would be ignored, and the bound one of something else.
-    rule = inspect.signature(OPERATIONS[operation]).parameters
-    asked = [each.name for each in operation._schema.arguments]
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in rule.values()):
-        settings = {"dtype", "layout", "device", "pin_memory", "memory_format"}
-        assert set(asked) - set(rule) <= settings | {"self", "fill_value"}
-        return
-    assert set(asked) == set(rule) - {"propagator"}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_program_is_the_model_for_any_number_of_rows(name: str) -> None:
-    model, shape = network(name)
-    program = record(model, numbers(3, *shape, seed=0)).program
-    for count in (1, 2, 5):
-        x = numbers(count, *shape, seed=count)
-        torch.testing.assert_close(program(x), model(x), rtol=1e-12, atol=1e-12)
 
 
 def test_sizes_that_follow_the_rows_are_told_from_other_numbers() -> None:
@@ -218,62 +175,6 @@ def picked(own: Any, x: Tensor) -> Tensor:
 def test_python_learns_nothing_of_the_numbers(forward: Any) -> None:
     with pytest.raises(ValueError, match=r"asked for, as by .item\(\)|out of torch"):
         certify(Written(forward), rows(), k=K)
-
-
-aten = torch.ops.aten
-
-
-def bent(own: Any, x: Tensor) -> Tensor:
-    found: Tensor = torch.tanh(own.first(x))
-    return found
-
-
-FORWARDS: dict[Any, Any] = {
-    aten.add.Scalar: lambda own, x: own.last(aten.add.Scalar(bent(own, x), 0.3, 2)),
-    aten.sub.Scalar: lambda own, x: own.last(aten.sub.Scalar(bent(own, x), 0.3, 2)),
-    aten.rsub.Tensor: lambda own, x: own.last(aten.rsub.Tensor(bent(own, x), x[:, :6], alpha=2)),
-    aten.mul.Scalar: lambda own, x: own.last(aten.mul.Scalar(bent(own, x), -1.5)),
-    aten.div.Scalar: lambda own, x: own.last(aten.div.Scalar(bent(own, x), -1.5)),
-    aten._native_batch_norm_legit_no_training.default: lambda own, x: own.last(
-        aten._native_batch_norm_legit_no_training.default(
-            bent(own, x), own.last.weight[0], None, *own.statistics, 0.1, 1e-5
-        )[0]
-    ),
-    aten.squeeze.dims: lambda own, x: own.last(bent(own, x)[:, None, :, None].squeeze((1, 3))),
-    aten.split_with_sizes.default: lambda own, x: own.last(
-        torch.cat(bent(own, x).split([1, 5], dim=1)[::-1], 1)
-    ),
-    aten.index_add.default: lambda own, x: own.last(
-        bent(own, x).index_add(1, torch.tensor([0, 2, 2]), x[:, :3], alpha=-2)
-    ),
-    aten.alias.default: lambda own, x: own.last(aten.alias.default(bent(own, x))),
-    aten.zeros_like.default: lambda own, x: own.last(bent(own, x) + torch.zeros_like(x[:, :6])),
-    aten.ones_like.default: lambda own, x: own.last(bent(own, x) * torch.ones_like(x[:, :6])),
-    aten.full_like.default: lambda own, x: own.last(bent(own, x) - torch.full_like(x[:, :6], 2.0)),
-    aten.new_zeros.default: lambda own, x: own.last(
-        torch.cat([bent(own, x)[:, 2:], x.new_zeros(len(x), 2)], 1)
-    ),
-    aten.new_ones.default: lambda own, x: own.last(bent(own, x) * x.new_ones(len(x), 6)),
-    aten.new_full.default: lambda own, x: own.last(bent(own, x) + x.new_full((len(x), 1), 3.0)),
-    aten.zeros.default: lambda own, x: own.last(
-        bent(own, x) + torch.zeros(len(x), 6, dtype=x.dtype)
-    ),
-    aten.ones.default: lambda own, x: own.last(bent(own, x) * torch.ones(len(x), 6, dtype=x.dtype)),
-    aten.full.default: lambda own, x: own.last(
-        bent(own, x) * torch.full((len(x), 6), 2.0, dtype=x.dtype)
-    ),
-}
-"""Operations of the table that networks of the other tests do not use."""
-
-
-@pytest.mark.parametrize("operation", FORWARDS, ids=str)
-def test_rare_operations_are_bounded_too(operation: Any) -> None:
-    # That values and slopes are the model's is compared within `certify` itself.
-    model = Written(FORWARDS[operation])
-    assert operation in {node.operation for node in record(model, rows()).program.nodes}
-    found = certify(model, rows(), k=K)
-    assert (found.radius > 0).all()
-    assert (found.radius < torch.inf).all()
 
 
 def test_one_output_is_read_as_the_log_odds_of_two_classes() -> None:
