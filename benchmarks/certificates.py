@@ -60,7 +60,7 @@ def trained(split: Split, kind: str, method: Method) -> nn.Module:
     shape = (
         {"numeric": structure.numeric, "one_hot": structure.one_hot} if kind == "structured" else {}
     )
-    network = MODELS[kind](data.n, 2, generator=stream(0, "init"), **shape)
+    network = MODELS[kind].build(data.n, 2, generator=stream(0, "init"), **shape)
     return fit(network, split.train, split.valid, method, SETTINGS)[0].double().eval()
 
 

@@ -22,8 +22,9 @@ from r2et.core.inputs import Inputs, Piece
 from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import Gradient, gradient, predicted
-from r2et.methods import METHODS, Method, Objective
+from r2et.methods import METHODS, Method
 from r2et.models import MODELS, mlp, structured
+from r2et.training.objective import Objective
 from r2et.training.stacked import fit_grid
 from r2et.training.trainer import FitSettings
 
@@ -138,7 +139,7 @@ def picture_ratios() -> list[Ratio]:
     explain = Gradient(groups=pixels)
 
     def step_by(method: Method, learning: bool = False) -> Callable[[], None]:
-        model = MODELS["resnet18"](generator=stream(0, "bench", "init")).train(learning)
+        model = MODELS["resnet18"].build(generator=stream(0, "bench", "init")).train(learning)
         objective = Objective(model, method)
 
         def step() -> None:
@@ -226,7 +227,7 @@ def attack_ratios() -> list[Ratio]:
 
 MEMORY = """
 import pathlib, torch
-from r2et.methods import mean_gap
+from r2et.methods import mean_margin
 saliency = torch.rand(4, 400_000).requires_grad_()
 saliency.sum().backward()
 pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is held now
@@ -236,7 +237,7 @@ def peak():
 before = peak()
 for gap in ("plain", "exponential", "normalised"):
     for pairs in ("all", "facing", "anchor"):
-        mean_gap(saliency, saliency.detach(), 50, pairs=pairs, gap=gap).sum().backward()
+        mean_margin(saliency, saliency.detach(), 50, pairs=pairs, gap=gap).sum().backward()
 print(peak() - before)
 """
 

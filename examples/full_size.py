@@ -32,7 +32,7 @@ def main(arguments: list[str], size: tuple[int, int] = (496, 1536)) -> None:
     model = (
         load(Path(model_file))[0]
         if model_file
-        else MODELS["resnet18"](
+        else MODELS["resnet18"].build(
             channels=1,
             classes=4,
             width=16,

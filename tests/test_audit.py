@@ -798,7 +798,7 @@ def test_an_exported_program_is_the_model_it_was(program: tuple[nn.Module, Path]
 
 def test_models_of_this_package_come_with_their_scale(tmp_path: Path) -> None:
     dataset = load("compas")
-    net = MODELS["mlp"](dataset.n, 2, generator=stream(0, "test"))
+    net = MODELS["mlp"].build(dataset.n, 2, generator=stream(0, "test"))
     plan = {"name": "mlp", "inputs": dataset.n, "classes": 2}
     recipe = {"model": plan, "dataset": "compas", "data": dataset.digest, "seed": 3}
     path = save(tmp_path / "own.safetensors", net, recipe)
@@ -819,7 +819,7 @@ def test_models_of_this_package_come_with_their_scale(tmp_path: Path) -> None:
 def test_a_csv_file_for_a_model_of_this_package(tmp_path: Path) -> None:
     path = heloc(tmp_path / "heloc.csv")
     dataset = read_csv(path, target="decision", drop=["applicant"], name="heloc")
-    net = MODELS["mlp"](dataset.n, 2, generator=stream(0, "test"))
+    net = MODELS["mlp"].build(dataset.n, 2, generator=stream(0, "test"))
     plan = {"name": "mlp", "inputs": dataset.n, "classes": 2}
     recipe = {"model": plan, "dataset": "heloc", "data": dataset.digest, "seed": 1}
     loaded = load_model(str(save(tmp_path / "own.safetensors", net, recipe)))

@@ -15,15 +15,16 @@ from torch.autograd import gradcheck
 
 from closed_form import Linear, Quadratic, conv_net, numbers, tiny_mlp
 from r2et.core.autograd import eval_mode
-from r2et.core.ranking import lead, top_k_mask
+from r2et.core.ranking import top_k_mask, top_margin
 from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import gradient, predicted
-from r2et.methods import METHODS, BatchContext, Method, Objective, r2et
+from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.methods.baselines import Bent, exact_norm, facing_reach, largest_eigenvalue
 from r2et.metrics.thickness import thickness as measured_thickness
 from r2et.models import mlp
 from r2et.models.smoothing import with_softplus
+from r2et.training.objective import Objective
 from r2et.training.trainer import FitSettings, fit
 from refusals import refusal
 
@@ -152,9 +153,15 @@ def test_weights_weigh_and_change_nothing_else(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_that_ranks_takes_a_reference(method: str) -> None:
+def test_a_method_says_what_its_function_takes(method: str) -> None:
     entry = METHODS[method]
-    assert entry.ranks == ("reference" in inspect.signature(entry.build).parameters)
+    taken = set(inspect.signature(entry.function).parameters)
+    besides = {"reference"} if entry.ranks else set()
+    besides |= {"explain"} if entry.takes_explainer else set()
+    assert taken == {"k", *entry.settings, *besides}
+    assert {*entry.presets, *entry.weights} <= entry.settings.keys()
+    told = refusal(lambda: entry.build(k=2, thicknes=0.1))
+    assert told.startswith(f"{entry.label} has no setting 'thicknes': ")
 
 
 @pytest.mark.parametrize("method", ["est-h", "exact-h", "ssr", "cl", "thickness"])
@@ -406,7 +413,7 @@ def test_ssr_is_not_misled_by_a_slope_that_is_another_eigenvector() -> None:
     model = Quadratic(A=A, b=torch.tensor([0.0, -1.0, 0.0], dtype=torch.float64))
     look = BatchContext(model, x)
     assert look.logits.abs().max() == 0
-    assert look.slope[0, [0, 2]].tolist() == [0.0, 0.0]
+    assert look.input_gradient[0, [0, 2]].tolist() == [0.0, 0.0]
     assert largest_eigenvalue(look).item() == pytest.approx(5.0 / 4)
 
 
@@ -444,7 +451,7 @@ CLOSED: dict[str, Callable[[BatchContext], Tensor]] = {
     "exact norm": exact_norm,
     "largest eigenvalue": largest_eigenvalue,
     "reach of facing pairs": lambda look: (
-        facing_reach(Bent.of(look), look.slope.flatten(1).abs(), 2, radius=0.7)
+        facing_reach(Bent.of(look), look.input_gradient.flatten(1).abs(), 2, radius=0.7)
         @ torch.tensor([1.0, 3.0], dtype=torch.float64)
     ),
     "reach by another ranking": lambda look: (
@@ -621,7 +628,7 @@ def test_fast_at_raises_what_it_is_to_raise() -> None:
     before = gradient(model, x, y).detach()
 
     def lost(at: Tensor) -> Tensor:
-        return -lead(gradient(model, at, y), before, 2).detach()
+        return -top_margin(gradient(model, at, y), before, 2).detach()
 
     fast = attacked(model, x, radius=0.5, steps=1)
     with pytest.MonkeyPatch.context() as patch:
@@ -734,7 +741,7 @@ def test_kinked_networks_of_two_classes_have_one_ratio_for_all_pairs() -> None:
     # H_i - H_j = (1 - 2p) (|I_i| - |I_j|) g: the ratio is 1 / (|1 - 2p| ||g||) whatever the pair.
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(5, 6, seed=1)
     look = BatchContext(Wrapped(model), x)
-    reach = facing_reach(Bent.of(look), look.slope.abs().detach(), 3, radius=2.0).detach()
+    reach = facing_reach(Bent.of(look), look.input_gradient.abs().detach(), 3, radius=2.0).detach()
     p = model(x).softmax(-1).amax(-1)
     g = torch.stack(slopes(model, x)).norm(dim=-1) / (p * (1 - p))
     r = 1 / ((2 * p - 1) * g)
@@ -768,7 +775,7 @@ def neighbours(x: Tensor, radius: float, samples: int, draw: Draw) -> Tensor:
 def test_thickness_is_the_one_that_is_measured(network: str) -> None:
     model, x = built(network), numbers(5, 6, seed=1)
     settings = {"samples": 3, "points": 4, "radius": 0.8}
-    found = parts(model, METHODS["thickness"].build(k=2, **settings), x)["thinness"]
+    found = parts(model, METHODS["thickness"].build(k=2, **settings), x)["margin"]
     measured = measured_thickness(
         model,
         x,
@@ -784,7 +791,7 @@ def test_thickness_is_the_one_that_is_measured(network: str) -> None:
 def test_thickness_matches_its_definition() -> None:
     model, x, k = tiny_mlp(classes=3), numbers(4, 6, seed=1), 2
     method = METHODS["thickness"].build(k=k, samples=2, points=3, radius=0.8)
-    found = parts(model, method, x)["thinness"]
+    found = parts(model, method, x)["margin"]
     others = neighbours(x, 0.8, 2, seeded())
     for b, c in enumerate(predicted(model, x).tolist()):
         saliency = torch.func.grad(probability(model, c))(x[b]).abs().tolist()
@@ -802,7 +809,7 @@ def test_without_a_radius_thickness_is_the_gap_of_r2et(settings: dict[str, Any])
     model, x = tiny_mlp(), numbers(5, 6, seed=1)
     ours = parts(model, METHODS["thickness"].build(k=2, radius=0.0, **settings), x)
     theirs = parts(model, r2et(k=2, **settings), x)
-    torch.testing.assert_close(ours["thinness"], theirs["thinness"])
+    torch.testing.assert_close(ours["margin"], theirs["margin"])
 
 
 def test_neighbours_are_drawn_anew_at_every_step() -> None:
@@ -991,7 +998,7 @@ def test_training_stays_finite(method: str, start: str, dtype: torch.dtype) -> N
         ("exact-h", {"curvature": 1.0}, "curvature"),
         ("ssr", {"curvature": 1.0}, "curvature"),
         ("cl", {"ratio": 1.0}, "fragility"),
-        ("thickness", {"thickness": 1.0, "gap": "normalised", "radius": 0.3}, "thinness"),
+        ("thickness", {"thickness": 1.0, "gap": "normalised", "radius": 0.3}, "margin"),
     ],
 )
 @pytest.mark.parametrize("network", ["softplus", "leaky"])

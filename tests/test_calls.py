@@ -22,7 +22,7 @@ from r2et.attacks.comparison import compare_handlers
 from r2et.core.autograd import eval_mode
 from r2et.core.rng import stream
 from r2et.explainers import EXPLAINERS, SCORES, Gradient, gradient, input_gradient, predicted
-from r2et.methods import METHODS, Objective
+from r2et.methods import METHODS
 from r2et.methods import r2et as trained
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import dffot
@@ -30,6 +30,7 @@ from r2et.metrics.statistics import accuracy, auc
 from r2et.models import structured
 from r2et.perturbations import PERTURBATIONS, PerturbationSet
 from r2et.theory.complexity import estimated_constants
+from r2et.training.objective import Objective
 from refusals import refusal
 from test_attack_contracts import every_attack, small
 
@@ -129,7 +130,7 @@ def test_a_lightning_module_returns_it(tmp_path: Any) -> None:
         default_root_dir=tmp_path,
     )
     trainer.fit(task, rows, rows)
-    assert trainer.callback_metrics.keys() == {"loss", "classification", "thinness", "curvature"}
+    assert trainer.callback_metrics.keys() == {"loss", "classification", "margin", "curvature"}
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
     for _ in range(2):
         for a, b in zip(x.split(4), y.split(4), strict=True):
@@ -207,7 +208,7 @@ def test_a_penalty_without_a_graph_is_refused(explain: Any, method: str) -> None
     objective = Objective(model, build(k=2, explain=explain, **choices))
     told = refusal(lambda: objective(x, y))
     assert "no graph" in told
-    assert any(name in told for name in ("thinness", "curvature"))
+    assert any(name in told for name in ("margin", "curvature"))
     with torch.no_grad():  # to be looked at, it may be
         assert objective(x, y).isfinite()
 

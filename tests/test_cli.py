@@ -403,7 +403,7 @@ def fails(): raise OSError("no such weights")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model file as a run on compas leaves it."""
     dataset, plan = load("compas"), {"inputs": 16, "classes": 2, "hidden": [8]}
-    model = MODELS["mlp"](**plan, generator=torch.Generator().manual_seed(0))
+    model = MODELS["mlp"].build(**plan, generator=torch.Generator().manual_seed(0))
     notes = {"model": {"name": "mlp", **plan}, "dataset": "compas", "data": dataset.digest}
     return save(tmp_path_factory.mktemp("saved") / "m.safetensors", model, {**notes, "seed": 0})
 

@@ -14,10 +14,11 @@ from closed_form import DropoutInForward, conv_net, mixing_mlp, numbers, tiny_ml
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer
-from r2et.methods import METHODS, BatchContext, MethodEntry, Objective
+from r2et.methods import METHODS, BatchContext, MethodEntry
 from r2et.models import structured
 from r2et.models.additive import AdditiveNet
 from r2et.models.smoothing import softened
+from r2et.training.objective import Objective
 
 
 def mixing_conv() -> nn.Sequential:

@@ -24,7 +24,7 @@ from r2et.attacks import (
     strong_attack,
 )
 from r2et.core.inputs import Inputs, Joined, Piece
-from r2et.core.ranking import lead_weights, precision_at_k
+from r2et.core.ranking import margin_weights, precision_at_k
 from r2et.core.rng import stream
 from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.models import gcn, resnet18
@@ -98,7 +98,7 @@ def test_a_walk_ends_where_its_steps_lead(kind: Any) -> None:
     budget = Budget(radius=0.4, step=0.07, steps=8)
     found = er_attack(k=2, budget=budget, threat=kind(bounds=(-1.5, 1.5)))(model, x, y)
     assert found.last is not None
-    weights = lead_weights(gradient(model, x, y).detach(), 2)
+    weights = margin_weights(gradient(model, x, y).detach(), 2)
     for number in range(5):
         clean, label = x[number : number + 1], y[number : number + 1]
         point = clean
@@ -258,7 +258,7 @@ def test_even_starts_follow_the_goal_of_the_papers_attack(kind: Any) -> None:
     begun, moved = (points.view(3, 4, 6) for points in visited[:2])
     assert torch.equal(begun[0], x)  # the first of them from the clean input, others at random
     assert (threat.cost(begun[1], x) > 0.01).all()
-    weights = lead_weights(gradient(model, x, y).detach(), 2)
+    weights = margin_weights(gradient(model, x, y).detach(), 2)
     for start in range(3):
         at = begun[start].clone().requires_grad_()
         saliency = gradient(model, at, y)

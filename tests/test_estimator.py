@@ -244,7 +244,7 @@ def test_class_weights_move_the_border() -> None:
 
 def test_weights_of_a_fit_count_in_the_mean_over_its_batches() -> None:
     # At a learning rate of almost nothing every batch sees the starting weights.
-    x, model = numbers(37, 5).float(), MODELS["mlp"](5, 2, generator=stream(0, "test"))
+    x, model = numbers(37, 5).float(), MODELS["mlp"].build(5, 2, generator=stream(0, "test"))
     y, weights = (x[:, 0] > 0).long(), torch.arange(1.0, 38.0)
     losses = nn.functional.cross_entropy(model(x), y, reduction="none")
     mean = ((losses * weights).sum() / weights.sum()).item()

@@ -59,7 +59,7 @@ def split() -> Split:
 @cache
 def network() -> nn.Module:
     part = split()
-    untrained = MODELS["mlp"](16, 2, generator=stream(0, "test"))
+    untrained = MODELS["mlp"].build(16, 2, generator=stream(0, "test"))
     settings = FitSettings(epochs=30, batch=32, schedule="constant")
     return fit(untrained, part.train, part.valid, Method(), settings)[0]
 
@@ -308,7 +308,7 @@ def test_a_row_depends_on_seed_and_model_only() -> None:
 
 
 def test_a_linear_model_is_stable_by_construction() -> None:
-    model = MODELS["logistic"](16, 2, generator=stream(0, "test"))
+    model = MODELS["logistic"].build(16, 2, generator=stream(0, "test"))
     found = evaluate(model, split(), SETTINGS)
     for attack in EVALUATED:
         assert found["measures"][f"{attack} precision@k"] == 1

@@ -20,10 +20,11 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import EXPLAINERS, check_inputs, gradient, predicted
-from r2et.methods import METHODS, BatchContext, Method, Objective, r2et
+from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.smoothing import softened
+from r2et.training.objective import Objective
 from r2et.training.stacked import (
     NUMBERS_AT_ONCE,
     StackedLinear,
@@ -50,7 +51,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def network(seed: int = 0, name: str = "mlp", **shape: Any) -> nn.Module:
     shape = SHAPES.get(name, {}) | shape
-    return MODELS[name](FEATURES, 2, **shape, generator=stream(seed, "test")).double()
+    return MODELS[name].build(FEATURES, 2, **shape, generator=stream(seed, "test")).double()
 
 
 def networks(count: int = 3, **shape: Any) -> list[nn.Module]:
@@ -488,7 +489,7 @@ def test_every_method_ends_at_the_weights_of_fit(name: str) -> None:
 @pytest.mark.parametrize("gap", ["plain", "exponential", "normalised"])
 def test_every_form_of_r2et_ends_at_the_weights_of_fit(pairs: Any, gap: Any) -> None:
     method = r2et(k=2, thickness=0.2, curvature=0.1, pairs=pairs, gap=gap)
-    lambdas = {"thinness": [0.0, 0.1, 0.3, 1.0], "curvature": [0.1, 0.0, 0.2, 0.01]}
+    lambdas = {"margin": [0.0, 0.1, 0.3, 1.0], "curvature": [0.1, 0.0, 0.2, 0.01]}
     of = grid(method=method, weights=lambdas)
     assert_like_fit(of, fit_grid(**of))
 
@@ -858,9 +859,9 @@ def test_a_network_that_ended_stands_still_at_finite_weights() -> None:
     seen: list[Tensor] = []
 
     def strict(look: BatchContext) -> Tensor:
-        assert torch.isfinite(look.slope).all()
+        assert torch.isfinite(look.input_gradient).all()
         seen.append(look.model.get_parameter("0.weight").detach()[1].clone())
-        return look.slope.flatten(1).square().sum(-1)
+        return look.input_gradient.flatten(1).square().sum(-1)
 
     penalties = (("strict", 0.1, strict), ("size", 0.001, size), *of["method"].penalties)
     of["method"] = Method(penalties=penalties, weight_decay=0.1)
@@ -913,7 +914,8 @@ def test_the_memory_of_a_stack_is_its_batch_of_inputs() -> None:
         )
 
     models = [
-        MODELS["mlp"](40, 2, hidden=(8,), generator=stream(g, "test")).double() for g in range(6)
+        MODELS["mlp"].build(40, 2, hidden=(8,), generator=stream(g, "test")).double()
+        for g in range(6)
     ]
     train, valid = wide(48, 1), wide(16, 2)
     with Largest() as largest:
@@ -980,9 +982,12 @@ def spoilt(part: Part) -> Part:
         ({"seeds": [0, 1]}, "seeds must have one entry for each of the 4 networks, got 2"),
         ({"trains": [rows(70)]}, "trains must have one entry"),
         ({"valids": [rows(50)] * 5}, "valids must have one entry"),
-        ({"weights": {"thinness": [1.0]}}, "weights['thinness'] must have one entry"),
-        ({"weights": {"thickness": [1.0] * 4}}, "['curvature', 'thinness'], got 'thickness'"),
-        ({"weights": {"thinness": [1.0, math.nan, 0, 0]}}, "weights must be finite"),
+        ({"weights": {"margin": [1.0]}}, "weights['margin'] must have one entry"),
+        (
+            {"weights": {"thickness": [1.0] * 4}},
+            "['curvature', 'margin'], got 'thickness'",
+        ),
+        ({"weights": {"margin": [1.0, math.nan, 0, 0]}}, "weights must be finite"),
         ({"weight_decay": [0.1, 0.1, 0.1]}, "weight_decay must have one entry"),
         ({"weight_decay": [0.1, -0.1, 0.1, 0]}, "weight_decay >= 0"),
         ({"accept": []}, "accept must have one entry"),

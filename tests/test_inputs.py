@@ -49,12 +49,13 @@ from r2et.explainers import (
     predicted,
     shaped,
 )
-from r2et.methods import METHODS, BatchContext, Method, Objective, r2et
+from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.methods.baselines import adversarial, estimated_hessian, thick
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import comp, dffot, suff
 from r2et.metrics.sensitivity import curvature
 from r2et.metrics.thickness import thickness, uniform_ball
+from r2et.training.objective import Objective
 from refusals import refusal
 
 PICTURE, ROW, NETWORK = (
@@ -715,7 +716,7 @@ def test_r2et_of_a_pair_matches_its_definition(classes: int, bend: Any) -> None:
     method = r2et(k=2, thickness=0.3, curvature=0.2, kappa=1.5, bend=bend, explain=EXPLAINED)
     loss = Objective(model, method).parts(x, y)
     parts = loss.parts
-    assert parts["thinness"].item() == pytest.approx(-sum(gaps) / 6)
+    assert parts["margin"].item() == pytest.approx(-sum(gaps) / 6)
     assert parts["curvature"].item() == pytest.approx(curved.mean().item())
     whole = F.cross_entropy(model(x), y) - 0.3 * sum(gaps) / 6 + 0.2 * curved.mean()
     torch.testing.assert_close(loss.total, whole)
@@ -747,7 +748,7 @@ def test_the_bend_of_neurons_matches_its_definition() -> None:
     neurons = Activations(layer="model.bend")(model, x, y)
     ranked = neurons.sort(dim=1, descending=True).values
     lead = (ranked[:, :2].mean(1) - ranked[:, 2:].mean(1)).mean()
-    assert parts["thinness"].item() == pytest.approx(-lead.item())
+    assert parts["margin"].item() == pytest.approx(-lead.item())
     expected = bend_by_hand(NEURONS, model, x, y, 0.5).mean()
     assert parts["curvature"].item() == pytest.approx(expected.item())
 

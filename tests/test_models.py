@@ -19,7 +19,7 @@ from r2et.models.smoothing import SoftLeaky, softened
 Build = Callable[..., nn.Module]
 
 BUILDS: dict[str, Build] = {
-    **{name: MODELS[name] for name in ("mlp", "logistic", "structured")},
+    **{name: MODELS[name].build for name in ("mlp", "logistic", "structured")},
     "structured": partial(structured, numeric=[0, 3], one_hot=[[1, 2], [4, 5]]),
 }
 every_build = pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)

@@ -25,9 +25,10 @@ from r2et.explainers import (
     input_gradient,
     predicted,
 )
-from r2et.methods import METHODS, BatchContext, Method, Objective, mean_gap, r2et, unit_length
-from r2et.methods.gaps import Gap, Pairs
+from r2et.methods import METHODS, BatchContext, Method, mean_margin, r2et, unit_length
+from r2et.methods.margins import Gap, Pairs
 from r2et.models import mlp
+from r2et.training.objective import Objective
 from refusals import refusal
 
 ANY_NETWORK = [name for name, entry in METHODS.items() if entry.model == "mlp"]
@@ -80,7 +81,7 @@ def test_mean_gaps_match_their_definitions(pairs: Pairs, gap: Gap, data: some.Da
     scores = some.integers(-2, 2).map(float) | some.floats(-3, 3, width=32)
     rows = data.draw(arrays(np.float64, (2, 3, n), elements=scores))
     saliency, reference = torch.from_numpy(rows).unbind()
-    found = mean_gap(saliency, reference, k, pairs=pairs, gap=gap, facing=facing)
+    found = mean_margin(saliency, reference, k, pairs=pairs, gap=gap, facing=facing)
     expected = [
         slow_mean_gap(row, by, k, pairs, gap, facing)
         for row, by in zip(saliency.tolist(), reference.tolist(), strict=True)
@@ -93,7 +94,7 @@ def test_anchored_and_facing_gaps_have_one_sum(facing: int) -> None:
     # The k' - 1 gaps above the anchor take it away and the k' below give it back, once more than
     # taken: what is left is the sum of places k-k'+1..k minus that of k+1..k+k', as for facing.
     saliency, reference, k = numbers(6, 9), numbers(6, 9, seed=1), 4
-    mean = partial(mean_gap, saliency, reference, k, facing=facing)
+    mean = partial(mean_margin, saliency, reference, k, facing=facing)
     torch.testing.assert_close(
         (2 * facing - 1) * mean(pairs="anchor"), facing * mean(pairs="facing")
     )
@@ -105,7 +106,7 @@ def test_anchored_and_facing_gaps_have_one_sum(facing: int) -> None:
 def test_gaps_can_be_trained(pairs: Pairs, gap: Gap, facing: int | None) -> None:
     # Finite differences by the saliency; the reference is a constant and gets no gradient.
     saliency, reference = numbers(2, 6).requires_grad_(), numbers(2, 6, seed=1).requires_grad_()
-    wide = partial(mean_gap, k=3, pairs=pairs, gap=gap, facing=facing)
+    wide = partial(mean_margin, k=3, pairs=pairs, gap=gap, facing=facing)
     assert gradcheck(lambda saliency: wide(saliency, reference), (saliency,))
     (by_ranking,) = torch.autograd.grad(
         wide(saliency, reference).sum(), reference, allow_unused=True
@@ -117,7 +118,7 @@ def test_gaps_can_be_trained(pairs: Pairs, gap: Gap, facing: int | None) -> None
 def test_gaps_do_not_overflow_where_their_differences_are_small(pairs: Pairs) -> None:
     # exp(I_i - I_j) of equal scores is 1, however large the scores; e^100 is none in float32.
     saliency = torch.full((2, 6), 100.0, requires_grad=True)
-    found = mean_gap(saliency, numbers(2, 6).float(), 2, pairs=pairs, gap="exponential")
+    found = mean_margin(saliency, numbers(2, 6).float(), 2, pairs=pairs, gap="exponential")
     torch.testing.assert_close(found, torch.ones(2), rtol=1e-4, atol=0)
     (slopes,) = torch.autograd.grad(found.sum(), saliency)
     assert slopes.isfinite().all()
@@ -144,7 +145,7 @@ def test_an_explanation_of_zeros_has_no_direction() -> None:
 @pytest.mark.parametrize("k", [0, -1, 5, 9])
 def test_a_k_that_splits_nothing_is_refused(pairs: Pairs, gap: Gap, k: int) -> None:
     with pytest.raises(ValueError, match="k must lie"):
-        mean_gap(numbers(2, 5), numbers(2, 5), k, pairs=pairs, gap=gap)
+        mean_margin(numbers(2, 5), numbers(2, 5), k, pairs=pairs, gap=gap)
 
 
 @every_gap
@@ -152,13 +153,13 @@ def test_a_k_that_splits_nothing_is_refused(pairs: Pairs, gap: Gap, k: int) -> N
 @pytest.mark.parametrize("facing", [0, 3])
 def test_more_facing_pairs_than_features_are_refused(pairs: Pairs, gap: Gap, facing: int) -> None:
     with pytest.raises(ValueError, match="k' must lie"):
-        mean_gap(numbers(2, 5), numbers(2, 5), 2, pairs=pairs, gap=gap, facing=facing)
+        mean_margin(numbers(2, 5), numbers(2, 5), 2, pairs=pairs, gap=gap, facing=facing)
 
 
 def test_unknown_gaps_and_pairs_are_refused() -> None:
     for unknown in ({"gap": "squared"}, {"pairs": "some"}):
         with pytest.raises(ValueError, match=next(iter(unknown.values()))):
-            mean_gap(numbers(2, 5), numbers(2, 5), 2, **unknown)  # type: ignore[arg-type]
+            mean_margin(numbers(2, 5), numbers(2, 5), 2, **unknown)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=next(iter(unknown.values()))):
             r2et(k=2, **unknown)  # type: ignore[arg-type]
 
@@ -169,7 +170,7 @@ def test_pairs_are_never_formed(pairs: Pairs, gap: Gap) -> None:
     # 4 x 50 x 399,950 pairs would be 80 million numbers; the explanations are 1.6 million.
     saliency = numbers(4, 400_000).float().requires_grad_()
     with Largest() as largest:
-        found = mean_gap(saliency, saliency.detach(), 50, pairs=pairs, gap=gap)
+        found = mean_margin(saliency, saliency.detach(), 50, pairs=pairs, gap=gap)
         found.sum().backward()
     assert largest.numel <= 2 * saliency.numel()
 
@@ -184,13 +185,13 @@ def classes(count: int) -> Tensor:
 def slow_parts(
     model: nn.Module, x: Tensor, y: Tensor, k: int, pairs: Pairs, gap: Gap, kappa: float
 ) -> dict[str, float]:
-    """Cross-entropy, thinness and curvature example by example, from their definitions."""
+    """Cross-entropy, negative_margin and curvature example by example, from their definitions."""
 
     def slope_at(one: Tensor, c: int) -> Tensor:
         at = one.detach().requires_grad_()
         return torch.autograd.grad(model(at[None]).softmax(-1)[0, c], at)[0]
 
-    parts: dict[str, list[float]] = {"classification": [], "thinness": [], "curvature": []}
+    parts: dict[str, list[float]] = {"classification": [], "margin": [], "curvature": []}
     for one, label in zip(x, y.tolist(), strict=True):
         probabilities = model(one[None]).softmax(-1)[0].tolist()
         c = probabilities.index(max(probabilities))
@@ -199,7 +200,7 @@ def slow_parts(
         step = here.sign() / here.sign().norm()
         bend = (slope_at(one + kappa * step, c) - here).norm().item() / kappa
         parts["classification"].append(-math.log(probabilities[label]))
-        parts["thinness"].append(-slow_mean_gap(saliency, saliency, k, pairs, gap))
+        parts["margin"].append(-slow_mean_gap(saliency, saliency, k, pairs, gap))
         parts["curvature"].append(bend)
     return {name: sum(values) / len(values) for name, values in parts.items()}
 
@@ -218,7 +219,7 @@ def test_the_objective_is_the_papers_sum(pairs: Pairs, gap: Gap, count: int) -> 
     for name, part in parts.items():
         assert part.item() == pytest.approx(expected[name])
         assert not part.requires_grad
-    total = expected["classification"] + 0.3 * expected["thinness"] + 0.7 * expected["curvature"]
+    total = expected["classification"] + 0.3 * expected["margin"] + 0.7 * expected["curvature"]
     assert loss.item() == pytest.approx(total)
 
 
@@ -245,10 +246,10 @@ def test_another_explanation_can_be_widened() -> None:
     method = r2et(k=2, explain=explain, curvature=0.5)
     _, parts = Objective(model, method).parts(x, y)
     saliency = explain(model, x, predicted(model, x))
-    torch.testing.assert_close(parts["thinness"], -mean_gap(saliency, saliency, 2).mean().detach())
+    torch.testing.assert_close(parts["margin"], -mean_margin(saliency, saliency, 2).mean().detach())
     _, plain = Objective(model, r2et(k=2, curvature=0.5)).parts(x, y)
     assert parts["curvature"] == plain["curvature"]
-    assert parts["thinness"] != plain["thinness"]
+    assert parts["margin"] != plain["margin"]
 
 
 class Wrapped(nn.Module):
@@ -288,7 +289,7 @@ def test_the_objective_can_be_read_without_gradients() -> None:
     assert not same_loss.requires_grad
     torch.testing.assert_close(same_loss, loss.detach())
     torch.testing.assert_close(same_parts, parts)
-    assert parts["thinness"] < 0 < parts["curvature"]
+    assert parts["margin"] < 0 < parts["curvature"]
 
 
 def test_both_ways_to_use_the_loss() -> None:
@@ -335,9 +336,9 @@ def test_a_reference_sets_the_ranking() -> None:
         -slow_mean_gap(row, by, 2, "all", "plain")
         for row, by in zip(saliency.tolist(), kept.tolist(), strict=True)
     ]
-    assert parts["thinness"].item() == pytest.approx(sum(slow) / 5)
+    assert parts["margin"].item() == pytest.approx(sum(slow) / 5)
     _, own = Objective(model, r2et(k=2)).parts(x, y)
-    assert own["thinness"] < parts["thinness"]  # no other ranking leads by more than one's own
+    assert own["margin"] < parts["margin"]  # no other ranking leads by more than one's own
 
 
 def test_a_reference_is_neither_trained_nor_touched() -> None:
@@ -353,10 +354,10 @@ def test_a_reference_is_neither_trained_nor_touched() -> None:
     assert all(part.training for part in reference.modules())
     assert all(torch.equal(value, before[name]) for name, value in reference.state_dict().items())
     # It is a snapshot: training the reference on would move the ranking to keep.
-    first = objective.parts(x, y).parts["thinness"]
+    first = objective.parts(x, y).parts["margin"]
     with torch.no_grad():
         reference[0].weight.mul_(-1).add_(numbers(8, 6, seed=3))
-    assert objective.parts(x, y).parts["thinness"] == first
+    assert objective.parts(x, y).parts["margin"] == first
 
 
 def test_a_reference_follows_the_number_format() -> None:
@@ -384,13 +385,13 @@ def test_only_the_normalised_gap_ignores_the_scale_of_the_logits(
     # grad p = p (1 - p) grad m with two classes: the factor changes its length, not its direction.
     x, y = numbers(6, 6, seed=1).float(), classes(6)
 
-    def thinness(gap: Gap, factor: float) -> Tensor:
+    def negative_margin(gap: Gap, factor: float) -> Tensor:
         objective = Objective(times(tiny_mlp(), factor).float(), r2et(k=2, pairs=pairs, gap=gap))
-        return objective.parts(x, y).parts["thinness"]
+        return objective.parts(x, y).parts["margin"]
 
-    same = thinness("normalised", 1.0)
-    torch.testing.assert_close(thinness("normalised", factor), same, rtol=1e-4, atol=0)
-    assert (thinness("plain", factor) / thinness("plain", 1.0) - 1).abs() > 0.1
+    same = negative_margin("normalised", 1.0)
+    torch.testing.assert_close(negative_margin("normalised", factor), same, rtol=1e-4, atol=0)
+    assert (negative_margin("plain", factor) / negative_margin("plain", 1.0) - 1).abs() > 0.1
 
 
 # --- training ---
@@ -438,13 +439,13 @@ def test_penalties_see_frozen_statistics_and_the_loss_does_not(shape: str) -> No
     if shape == "rows":  # which class is explained is decided in prediction mode, too
         assert not torch.equal(labels, logits.argmax(-1))
     saliency = gradient(twin, x, labels)
-    thinness = -mean_gap(saliency, saliency.detach(), 2).mean()
+    negative_margin = -mean_margin(saliency, saliency.detach(), 2).mean()
     here = input_gradient(twin, x, labels)
     v = here.sign().flatten(1)
     v = (v / v.norm(dim=-1, keepdim=True)).view_as(x).detach()
     bend = (input_gradient(twin, x + 0.5 * v, labels) - here).flatten(1).norm(dim=-1).mean() / 0.5
-    expected = F.cross_entropy(logits, y) + 0.3 * thinness + 0.7 * bend
-    torch.testing.assert_close(parts["thinness"], thinness.detach())
+    expected = F.cross_entropy(logits, y) + 0.3 * negative_margin + 0.7 * bend
+    torch.testing.assert_close(parts["margin"], negative_margin.detach())
     torch.testing.assert_close(loss, expected)
     for found, slow in zip(
         torch.autograd.grad(loss, list(model.parameters())),
@@ -495,8 +496,8 @@ def names(method: Method) -> list[str]:
 def test_methods_are_what_their_names_say() -> None:
     penalties = {name: names(entry.build(k=2)) for name, entry in METHODS.items()}
     assert penalties["vanilla"] == []
-    assert penalties["r2et"] == penalties["r2et-mm"] == ["thinness", "curvature"]
-    assert penalties["r2et-noh"] == penalties["r2et-mm-noh"] == ["thinness"]
+    assert penalties["r2et"] == penalties["r2et-mm"] == ["margin", "curvature"]
+    assert penalties["r2et-noh"] == penalties["r2et-mm-noh"] == ["margin"]
 
 
 @pytest.mark.parametrize("method", ["r2et", "r2et-noh", "r2et-mm", "r2et-mm-noh"])
@@ -506,7 +507,7 @@ def test_mm_stands_for_facing_pairs(method: str) -> None:
     saliency = gradient(model, x, predicted(model, x)).tolist()
     pairs: Pairs = "facing" if "-mm" in method else "all"
     slow = [-slow_mean_gap(row, row, 2, pairs, "plain") for row in saliency]
-    assert parts["thinness"].item() == pytest.approx(sum(slow) / 5)
+    assert parts["margin"].item() == pytest.approx(sum(slow) / 5)
 
 
 def test_a_penalty_of_no_weight_is_left_out() -> None:
@@ -592,7 +593,7 @@ def test_a_gap_along_its_direction_has_the_value_and_the_slope_of_the_gap(
     for by in ("slope", "direction"):
         loss = Objective(model, r2et(k=2, thickness=1.0, by=by, stride=1e-5, **choices)).parts(x, y)
         slopes = torch.autograd.grad(loss.total, list(model.parameters()))
-        found.append((loss.parts["thinness"], torch.cat([each.flatten() for each in slopes])))
+        found.append((loss.parts["margin"], torch.cat([each.flatten() for each in slopes])))
     torch.testing.assert_close(found[1][0], found[0][0])
     torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=1e-5)
 
@@ -621,7 +622,7 @@ def test_penalties_count_for_the_share_they_have_risen_to() -> None:
     parts = objective.parts(x, y).parts
     for share in (0.0, 0.25, 1.0):
         total = objective(x, y, None, share).detach()
-        expected = parts["classification"] + share * 0.7 * parts["thinness"]
+        expected = parts["classification"] + share * 0.7 * parts["margin"]
         torch.testing.assert_close(total, expected)
 
 
@@ -642,13 +643,13 @@ def test_the_gap_at_a_neighbour_is_a_worse_one_of_the_ranking_at_x(norm: str, sh
     noise = torch.randn(40, 6, dtype=torch.float64, generator=stream(2, "beside"))
     method = r2et(k=2, thickness=1.0, radius=0.3, norm=norm, steps=3, explain=explain)
     objective = Objective(model, method, draw=lambda x: noise)
-    beside = objective.parts_of(x, y)["thinness"]
-    at_x = Objective(model, r2et(k=2, thickness=1.0)).parts_of(x, y)["thinness"]
+    beside = objective.parts_of(x, y)["margin"]
+    at_x = Objective(model, r2et(k=2, thickness=1.0)).parts_of(x, y)["margin"]
     assert beside.mean() > at_x.mean()
     last, threat = places[-1], shape(radius=0.3)
     assert (threat.cost(last, x) <= 0.3 + 1e-12).all()
     assert torch.equal(predicted(model, last), y)
-    expected = -mean_gap(gradient(model, last, y), gradient(model, x, y), 2)
+    expected = -mean_margin(gradient(model, last, y), gradient(model, x, y), 2)
     torch.testing.assert_close(beside, expected)
     assert any(slopes.any() for slopes in torch.autograd.grad(beside.sum(), model.parameters()))
 

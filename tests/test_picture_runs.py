@@ -262,7 +262,7 @@ def test_bounds_are_those_of_the_data_around_the_mean() -> None:
 def test_of_three_classes_the_share_told_right_is_measured() -> None:
     kinds = replace(pictures(), y=torch.arange(60) % 3, classes=("a", "b", "c"))
     split = kinds.split(0)
-    model = MODELS["resnet18"](
+    model = MODELS["resnet18"].build(
         channels=1, classes=3, width=2, blocks=(1, 1), generator=stream(0, "three")
     )
     settings = EvaluationSettings(k=4, attacks=("er",), examples=2, er=Budget(steps=1), probes=2)

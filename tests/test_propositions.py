@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from closed_form import Linear, Quadratic, numbers
 from r2et.attacks import Budget, er_attack
 from r2et.core.autograd import hessian_norm, jacobian
-from r2et.core.ranking import lead, lead_weights, order, top_k_mask
+from r2et.core.ranking import margin_weights, order, top_k_mask, top_margin
 from r2et.core.rng import stream
 from r2et.explainers import Gradient, GradientTimesInput
 from r2et.metrics.thickness import pairwise_thickness, uniform_ball
@@ -370,7 +370,7 @@ def ranked_quadratic(n: int = 5, seed: int = 4) -> tuple[Quadratic, Tensor]:
 def l_weights(saliency: Tensor, k: int) -> Tensor:
     """The l_i of the paper: n - k for the top k, -k for the rest."""
     n = saliency.shape[-1]
-    return k * (n - k) * lead_weights(saliency[None], k)[0]
+    return k * (n - k) * margin_weights(saliency[None], k)[0]
 
 
 def test_the_sum_over_pairs_is_a_sum_over_features() -> None:
@@ -381,7 +381,7 @@ def test_the_sum_over_pairs_is_a_sum_over_features() -> None:
     torch.testing.assert_close(weights, row(3, 3, -2, -2, -2))
     pairs = sum((saliency[i] - saliency[j]).item() for i in range(k) for j in range(k, 5))
     assert (weights @ saliency).item() == pytest.approx(pairs)
-    assert k * 3 * lead(saliency[None], saliency[None], k).item() == pytest.approx(pairs)
+    assert k * 3 * top_margin(saliency[None], saliency[None], k).item() == pytest.approx(pairs)
 
 
 def test_eq_25_is_the_minimum_with_the_weights_absolute() -> None:
@@ -455,9 +455,9 @@ def test_a_perturbation_for_each_feature_is_not_one_for_each_pair() -> None:
     model = Quadratic(A=torch.ones(n, n).double(), b=row(3.0, 2.0, 1.0, 0.0))
     saliency = explanation(model, torch.zeros(1, n).double())[0]
     elsewhere = explanation(model, eps * sphere(200, n))
-    gaps = lead(elsewhere, saliency.expand(200, n), k)
+    gaps = top_margin(elsewhere, saliency.expand(200, n), k)
     torch.testing.assert_close(
-        gaps, torch.full_like(gaps, lead(saliency[None], saliency[None], k).item())
+        gaps, torch.full_like(gaps, top_margin(saliency[None], saliency[None], k).item())
     )
     weights = l_weights(saliency, k)
     first = explanation(model, (-eps / math.sqrt(n) * torch.ones(1, n)).double())[0, 0]

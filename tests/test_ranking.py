@@ -13,14 +13,14 @@ from closed_form import numbers
 from r2et.core.ranking import (
     distinct_sets,
     facing_count,
-    facing_lead,
+    facing_margin,
     facing_weights,
-    lead,
-    lead_weights,
+    margin_weights,
     order,
     precision_at_k,
     ties,
     top_k_mask,
+    top_margin,
 )
 
 # Whole numbers tie often, the others hardly ever; -0.0 and 0.0 are equal and must tie.
@@ -61,7 +61,7 @@ def test_lead_matches_its_definition(case: tuple[Tensor, Tensor, int]) -> None:
     # The mean of h(x, i, j) over i <= k < j, features numbered as the reference ranks them.
     saliency, reference, k = case
     n = saliency.shape[1]
-    found = lead(saliency, reference, k)
+    found = top_margin(saliency, reference, k)
     for row, by, fast in zip(saliency.tolist(), reference.tolist(), found, strict=True):
         gaps = [
             gap(row, slow_order(by), i, j) for i, j in product(range(1, k + 1), range(k + 1, n + 1))
@@ -79,7 +79,7 @@ def test_facing_lead_matches_its_definition(
     saliency, reference, k = case
     most = min(k, saliency.shape[1] - k)
     pairs = data.draw(some.none() | some.integers(1, most))
-    found = facing_lead(saliency, reference, k, pairs)
+    found = facing_margin(saliency, reference, k, pairs)
     for row, by, fast in zip(saliency.tolist(), reference.tolist(), found, strict=True):
         count = pairs or most
         gaps = [gap(row, slow_order(by), k - i + 1, k + i) for i in range(1, count + 1)]
@@ -107,7 +107,7 @@ def test_the_sum_over_pairs_is_a_weighted_sum_of_features() -> None:
     # sum_{i <= k < j} h(x, i, j) = sum_i l_i I_i with l_i = n - k for the top k and -k for others:
     # each of the top k stands in n - k pairs with a plus, each of the others in k with a minus.
     saliency, n, k = numbers(5, 9), 9, 4
-    weights = k * (n - k) * lead_weights(saliency, k)
+    weights = k * (n - k) * margin_weights(saliency, k)
     top = top_k_mask(saliency, k)
     torch.testing.assert_close(weights[top], torch.full((5 * k,), n - k, dtype=torch.float64))
     torch.testing.assert_close(weights[~top], torch.full((5 * (n - k),), -k, dtype=torch.float64))
@@ -122,15 +122,17 @@ def test_the_sum_over_pairs_is_a_weighted_sum_of_features() -> None:
 def test_half_of_all_features_faces_the_other_half(k: int) -> None:
     # With n = 2k and k' = k both means are (sum of the top - sum of the rest) / k.
     saliency, reference = numbers(7, 2 * k), numbers(7, 2 * k, seed=1)
-    torch.testing.assert_close(facing_lead(saliency, reference, k), lead(saliency, reference, k))
-    torch.testing.assert_close(facing_weights(reference, k), lead_weights(reference, k))
+    torch.testing.assert_close(
+        facing_margin(saliency, reference, k), top_margin(saliency, reference, k)
+    )
+    torch.testing.assert_close(facing_weights(reference, k), margin_weights(reference, k))
 
 
 def test_leads_are_linear_in_the_saliency_and_constant_in_the_reference() -> None:
     saliency, reference = numbers(3, 7).requires_grad_(), numbers(3, 7, seed=1).requires_grad_()
     for found, weights in [
-        (lead(saliency, reference, 2), lead_weights(reference, 2)),
-        (facing_lead(saliency, reference, 2, 1), facing_weights(reference, 2, 1)),
+        (top_margin(saliency, reference, 2), margin_weights(reference, 2)),
+        (facing_margin(saliency, reference, 2, 1), facing_weights(reference, 2, 1)),
     ]:
         by_saliency, by_reference = torch.autograd.grad(
             found.sum(), [saliency, reference], allow_unused=True
@@ -143,8 +145,8 @@ def test_leads_are_linear_in_the_saliency_and_constant_in_the_reference() -> Non
 def test_leads_keep_the_number_format(dtype: torch.dtype) -> None:
     saliency = numbers(3, 7).to(dtype)
     for found in (
-        lead(saliency, saliency, 2),
-        facing_lead(saliency, saliency, 2),
+        top_margin(saliency, saliency, 2),
+        facing_margin(saliency, saliency, 2),
         precision_at_k(saliency, saliency, 2),
     ):
         assert found.dtype == dtype
@@ -153,10 +155,10 @@ def test_leads_keep_the_number_format(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("k", [-1, 0, 5, 6])
 def test_a_k_that_splits_nothing_is_refused(k: int) -> None:
     saliency = numbers(2, 5)
-    for measure in (top_k_mask, ties, distinct_sets, lead_weights, facing_weights):
+    for measure in (top_k_mask, ties, distinct_sets, margin_weights, facing_weights):
         with pytest.raises(ValueError, match=rf"1\.\.4 for 5 features, got {k}"):
             measure(saliency, k)
-    for compare in (lead, facing_lead, precision_at_k):
+    for compare in (top_margin, facing_margin, precision_at_k):
         with pytest.raises(ValueError, match=rf"1\.\.4 for 5 features, got {k}"):
             compare(saliency, saliency, k)
 
@@ -167,7 +169,7 @@ def test_more_facing_pairs_than_features_are_refused(k: int, pairs: int) -> None
     with pytest.raises(ValueError, match="k' must lie"):
         facing_count(k, 5, pairs)
     with pytest.raises(ValueError, match="k' must lie"):
-        facing_lead(numbers(2, 5), numbers(2, 5), k, pairs)
+        facing_margin(numbers(2, 5), numbers(2, 5), k, pairs)
 
 
 def test_explanations_of_different_shapes_are_not_compared() -> None:

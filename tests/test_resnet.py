@@ -37,7 +37,7 @@ every_plan = pytest.mark.parametrize("plan", PLANS)
 
 def build(plan: str = "small", seed: int = 0, **changes: Any) -> ResNet:
     settings = TINY | PLANS[plan] | changes
-    model = MODELS["resnet18"](**settings, generator=stream(seed, "test"))
+    model = MODELS["resnet18"].build(**settings, generator=stream(seed, "test"))
     assert isinstance(model, ResNet)
     return model
 
@@ -96,7 +96,7 @@ def test_a_resnet_is_torchvisions(plan: str) -> None:
     ids=["torchvision", "CIFAR-10"],
 )
 def test_the_whole_one_has_the_known_number_of_weights(settings: Any, count: int) -> None:
-    model = MODELS["resnet18"](**settings, generator=stream(0, "test"))
+    model = MODELS["resnet18"].build(**settings, generator=stream(0, "test"))
     assert isinstance(model, ResNet)
     assert sum(weight.numel() for weight in model.parameters()) == count
     with torch.no_grad():

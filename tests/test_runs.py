@@ -192,7 +192,7 @@ def test_a_wrong_value_is_refused(changes: dict[str, Any], told: str) -> None:
 def another_network(**changes: Any) -> MethodEntry:
     """A method that cannot go on from Vanilla's network."""
     build = lambda *, k: Method(**changes)  # noqa: E731
-    return MethodEntry(build=build, label="Other", line="x")
+    return MethodEntry(function=build, label="Other", line="x")
 
 
 def test_a_method_with_another_network_cannot_go_on_from_vanillas(
@@ -841,11 +841,15 @@ def test_a_method_is_given_vanillas_ranking_only_if_it_ranks(
     given: dict[str, list[bool]] = {"ranking": [], "plain": []}
 
     def entry(name: str, ranks: bool) -> MethodEntry:
-        def build(*, k: int, reference: nn.Module | None = None) -> Method:
+        def ranking(*, k: int, reference: nn.Module | None = None) -> Method:
             given[name].append(reference is not None)
             return Method()
 
-        return MethodEntry(build=build, label=name, line="x", ranks=ranks)
+        def plain(*, k: int) -> Method:
+            given[name].append(False)
+            return Method()
+
+        return MethodEntry(function=ranking if ranks else plain, label=name, line="x")
 
     for name, ranks in (("ranking", True), ("plain", False)):
         monkeypatch.setitem(METHODS, name, entry(name, ranks))

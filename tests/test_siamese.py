@@ -42,7 +42,7 @@ every_model = pytest.mark.parametrize("name", PLANS)
 
 
 def build(name: str, seed: int = 0, **plan: Any) -> Any:
-    return MODELS[name](**(PLANS[name] | plan), generator=stream(seed, "test")).double()
+    return MODELS[name].build(**(PLANS[name] | plan), generator=stream(seed, "test")).double()
 
 
 def items(name: str, count: int = 3, seed: int = 1) -> Tensor:
@@ -130,7 +130,7 @@ def test_items_are_embedded_once_each() -> None:
 
 
 def test_the_network_of_digits_has_the_papers_sizes() -> None:
-    embed = MODELS["siamese-cnn"](generator=stream(0, "test")).embed
+    embed = MODELS["siamese-cnn"].build(generator=stream(0, "test")).embed
     assert isinstance(embed, nn.Sequential)
     x, shapes = torch.zeros(2, 1, 28, 28), list[tuple[int, ...]]()
     for layer in embed:
@@ -329,7 +329,7 @@ def test_weights_come_from_the_stream_alone(name: str) -> None:
 
 def test_convolutions_are_drawn_as_their_libraries_draw_them(dense: Any) -> None:
     # Of torch's: uniform within +-1/sqrt(inputs). Of PyTorch Geometric's: +-sqrt(6/(in + out)).
-    pictures, graphs = MODELS["siamese-cnn"], MODELS["gcn"]
+    pictures, graphs = MODELS["siamese-cnn"].build, MODELS["gcn"].build
     _, _, _, layer, *_ = pictures(generator=stream(0, "test")).embed  # type: ignore[misc]
     assert isinstance(layer, nn.Conv2d)
     first = graphs(nodes=20, generator=stream(0, "test"))[0].first  # type: ignore[index]

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from closed_form import Largest, numbers, tiny_mlp
 from r2et.attacks import L2Ball
 from r2et.core.autograd import piecewise_linear
-from r2et.core.ranking import lead, order
+from r2et.core.ranking import order, top_margin
 from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import gradient, predicted
-from r2et.methods import METHODS, BatchContext, Method, Objective, mean_gap, steadfast, unit_length
+from r2et.methods import METHODS, BatchContext, Method, mean_margin, steadfast, unit_length
 from r2et.models import MODELS
 from r2et.models.additive import AdditiveNet
+from r2et.training.objective import Objective
 from r2et.training.trainer import FitSettings, fit
 from refusals import refusal
 
@@ -32,9 +33,11 @@ PLAN: dict[str, Any] = {"numeric": [0, 4], "one_hot": [[1, 2], [3, 5, 6]]}
 
 
 def network(classes: int = 2, seed: int = 0, scale: float = 2.0, **plan: Any) -> AdditiveNet:
-    built = MODELS["structured"](
-        FEATURES, classes, **(PLAN | plan), generator=stream(seed, "test")
-    ).double()
+    built = (
+        MODELS["structured"]
+        .build(FEATURES, classes, **(PLAN | plan), generator=stream(seed, "test"))
+        .double()
+    )
     assert isinstance(built, AdditiveNet)
     with torch.no_grad():
         for weight in built.parameters():
@@ -57,13 +60,13 @@ def inputs(count: int = 6, seed: int = 1) -> Tensor:
     return numbers(count, FEATURES, seed=seed)
 
 
-def narrowness(
+def negative_margin(
     model: nn.Module, x: Tensor, draw: Any = torch.cos, k: int = K, **settings: Any
 ) -> Tensor:
     """The penalty of each example: (B,)."""
     method = steadfast(k=k, thickness=1.0, variation=0.0, **settings)
     ((name, weight, penalty),) = method.penalties
-    assert (name, weight) == ("narrowness", 1.0)
+    assert (name, weight) == ("margin", 1.0)
     return penalty(BatchContext(model, x, draw=draw))
 
 
@@ -83,7 +86,7 @@ def normalised(slope: list[float]) -> list[float]:
     return [abs(each) / length for each in slope]
 
 
-def slow_narrowness(
+def slow_negative_margin(
     model: nn.Module, one: Tensor, there: Tensor, ranker: nn.Module, k: int, room: float
 ) -> float:
     """- mean_i min(h(x', k-i+1, k+i), r / sqrt(n)), features counted from 1 by the rank at x."""
@@ -107,12 +110,12 @@ def test_the_penalty_matches_its_definition(
 ) -> None:
     model, x = build(), inputs()
     there = x + 0.3 * inputs(seed=2)
-    found = {0: narrowness(model, x, k=k, steps=0, room=room)}
+    found = {0: negative_margin(model, x, k=k, steps=0, room=room)}
     monkeypatch.setattr(module, "neighbour", lambda *given, **settings: there.clone())
-    found[2] = narrowness(model, x, k=k, steps=2, room=room)
+    found[2] = negative_margin(model, x, k=k, steps=2, room=room)
     for steps, places in ((0, x), (2, there)):
         for value, one, place in zip(found[steps], x, places, strict=True):
-            slow = slow_narrowness(model, one, place, model, k, room)
+            slow = slow_negative_margin(model, one, place, model, k, room)
             assert value.item() == pytest.approx(slow, abs=1e-9)
 
 
@@ -127,7 +130,7 @@ def test_a_reference_sets_the_ranking(
         for weight in reference.parameters():
             weight += numbers(*weight.shape, seed=7)
     there = x + 0.3 * inputs(seed=2)
-    own = narrowness(model, x, steps=0)
+    own = negative_margin(model, x, steps=0)
     method = steadfast(k=K, variation=0.0, steps=steps, reference=reference)
     kept = copy.deepcopy(reference)
     with torch.no_grad():
@@ -136,7 +139,7 @@ def test_a_reference_sets_the_ranking(
     monkeypatch.setattr(module, "neighbour", lambda *given, **settings: there.clone())
     found = method.penalties[0][2](BatchContext(model, x))
     for value, one, place in zip(found, x, there if steps else x, strict=True):
-        slow = slow_narrowness(model, one, place, kept, K, 0.25)
+        slow = slow_negative_margin(model, one, place, kept, K, 0.25)
         assert value.item() == pytest.approx(slow, abs=1e-9)
     assert (found - own).abs().max() > 0.01
     assert all(weight.grad is None for weight in reference.parameters())
@@ -145,19 +148,19 @@ def test_a_reference_sets_the_ranking(
 def test_without_a_cap_the_gaps_are_the_facing_ones() -> None:
     model, x = network(), inputs()
     saliency = gradient(model, x, predicted(model, x))
-    expected = mean_gap(saliency, saliency, K, pairs="facing", gap="normalised")
-    torch.testing.assert_close(narrowness(model, x, steps=0, room=1e3), -expected)
+    expected = mean_margin(saliency, saliency, K, pairs="facing", gap="normalised")
+    torch.testing.assert_close(negative_margin(model, x, steps=0, room=1e3), -expected)
 
 
 def test_pairs_with_room_enough_give_no_gradient() -> None:
     # One pair alone faces another at place 8 of 9: no slopes once its gap is as wide as the room.
     model, x = network(one_hot=[[3, 5, 6]]), inputs()
     weights = list(model.parameters())
-    wide = -narrowness(model, x, k=8, steps=0, room=1e3) * math.sqrt(FEATURES)
+    wide = -negative_margin(model, x, k=8, steps=0, room=1e3) * math.sqrt(FEATURES)
     for one, gap in zip(x[:, None], wide.tolist(), strict=True):
         sizes = []
         for room in (0.999 * gap, 1.001 * gap):
-            value = narrowness(model, one, k=8, steps=0, room=room)
+            value = negative_margin(model, one, k=8, steps=0, room=room)
             found = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
             sizes.append(sum(each.abs().sum().item() for each in found))
         assert sizes[0] == 0
@@ -204,7 +207,7 @@ def test_the_neighbour_is_a_constant_in_the_gradient(
         return found[-1].clone()
 
     def slopes() -> tuple[Tensor, ...]:
-        value = narrowness(model, x).sum()
+        value = negative_margin(model, x).sum()
         (by_x,) = torch.autograd.grad(value, x, retain_graph=True, allow_unused=True)
         assert by_x is None
         return torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
@@ -227,14 +230,14 @@ def test_without_recording_the_values_are_the_same(steps: int) -> None:
         with torch.no_grad():
             plain = objective.parts(x, torch.zeros(6, dtype=torch.long))
         torch.testing.assert_close(plain.parts, recorded.parts)
-        assert recorded.parts["narrowness"] != 0
+        assert recorded.parts["margin"] != 0
         assert not plain.total.requires_grad
 
 
 def test_pairs_are_never_formed() -> None:
     # 4 x 500 x 9,500 pairs would be 19 million numbers.
     plan = {"numeric": [0], "one_hot": [[1, 2]], "curves": 1, "units": 1}
-    model = MODELS["structured"](10_000, **plan, generator=stream(0, "test"))
+    model = MODELS["structured"].build(10_000, **plan, generator=stream(0, "test"))
     x = torch.rand(4, 10_000, generator=stream(0, "x"))
     with Largest() as largest:
         Objective(model, steadfast(k=500))(x, torch.tensor([0, 1, 0, 1])).backward()
@@ -285,8 +288,8 @@ def found_neighbour(
 ) -> Tensor:
     look = BatchContext(model, x, draw=lambda like: noise)
     ranked = order(gradient(model, x, look.y))
-    leads = partial(module._leads, look, ranked, K)
-    found: Tensor = module.neighbour(look, leads, L2Ball(radius=radius), steps)
+    margins = partial(module._margins, look, ranked, K)
+    found: Tensor = module.neighbour(look, margins, L2Ball(radius=radius), steps)
     return found
 
 
@@ -323,18 +326,18 @@ def test_the_neighbour_is_near_and_keeps_the_answer(
     assert ((found - x).norm(dim=-1) <= 0.7).all()
     assert torch.equal(predicted(model, found), y)
 
-    def leads(places: Tensor) -> Tensor:
+    def margins(places: Tensor) -> Tensor:
         with torch.no_grad():
             before, there = gradient(model, x, y), gradient(model, places, y)
-        return lead(unit_length(there), before, K)
+        return top_margin(unit_length(there), before, K)
 
     start = found_neighbour(model, x, noise, radius=0.7, steps=0)
-    assert leads(found).mean() < leads(x).mean() - 0.01
+    assert margins(found).mean() < margins(x).mean() - 0.01
     if piecewise_linear(model) and len(model(x)[0]) == 2:
         # Between kinks nothing turns the gradient: there is no way down, and rounding is none.
         torch.testing.assert_close(found, start)
     else:
-        assert leads(found).mean() < leads(start).mean() - 0.003
+        assert margins(found).mean() < margins(start).mean() - 0.003
 
 
 @every_count_of_steps
@@ -345,7 +348,7 @@ def test_without_steps_nothing_is_drawn(steps: int) -> None:
         draws.append(x)
         return torch.cos(x)
 
-    narrowness(network(), inputs(), draw, steps=steps)
+    negative_margin(network(), inputs(), draw, steps=steps)
     assert len(draws) == min(steps, 1)
 
 
@@ -354,8 +357,8 @@ def test_without_steps_nothing_is_drawn(steps: int) -> None:
 def test_an_example_is_penalised_alone(build: Callable[[], nn.Module], steps: int) -> None:
     model = build()
     x = torch.cat([inputs(), near_the_boundary(model, 5)])
-    together = narrowness(model, x, steps=steps)
-    alone = [narrowness(model, each[None], steps=steps) for each in x]
+    together = negative_margin(model, x, steps=steps)
+    alone = [negative_margin(model, each[None], steps=steps) for each in x]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-10)
 
 
@@ -375,7 +378,7 @@ def test_a_network_of_zeros_has_finite_slopes(steps: int) -> None:
             nn.init.zeros_(weight)
         method = steadfast(k=K, steps=steps, variation=1e-4 * isinstance(model, AdditiveNet))
         parts, slopes = parts_and_slopes(model, x, method)
-        assert parts["narrowness"] == 0
+        assert parts["margin"] == 0
         assert all(slope.isfinite().all() for slope in slopes)
 
 
@@ -393,9 +396,9 @@ def test_sure_networks_are_ranked_and_trained_as_others(steps: int, scale: float
     method = steadfast(k=K, steps=steps)
     plain, _ = parts_and_slopes(model, x, method)
     parts, slopes = parts_and_slopes(sure, x, method)
-    assert parts["narrowness"].item() == pytest.approx(plain["narrowness"].item(), rel=1e-4)
+    assert parts["margin"].item() == pytest.approx(plain["margin"].item(), rel=1e-4)
     assert all(slope.isfinite().all() for slope in slopes)
-    value = narrowness(sure, x, steps=steps).sum()
+    value = negative_margin(sure, x, steps=steps).sum()
     own = torch.autograd.grad(value, list(sure.parameters()), allow_unused=True)
     assert sum(each.abs().sum().item() for each in own if each is not None) > 0
 
@@ -409,7 +412,7 @@ def test_saturated_networks_of_other_kinds_have_finite_slopes(steps: int) -> Non
         model[2].weight[0] -= 200
     assert model(x).diff(dim=-1).abs().max() > 200
     parts, slopes = parts_and_slopes(model, x, steadfast(k=K, steps=steps, variation=0.0))
-    assert parts["narrowness"] < 0
+    assert parts["margin"] < 0
     assert all(slope.isfinite().all() for slope in slopes)
 
 
@@ -459,7 +462,7 @@ def test_entries_say_what_they_train(name: str) -> None:
     assert entry.model == "structured"
     assert entry.ranks
     built = entry.build(k=K)
-    assert [part for part, _, _ in built.penalties] == ["narrowness", "variation"]
+    assert [part for part, _, _ in built.penalties] == ["margin", "variation"]
     assert entry.build(k=K, **dict.fromkeys(entry.weights, 0.0)).penalties == ()
     # Quick is the method without its attack.
     looks = [BatchContext(network(), inputs(), draw=torch.cos) for _ in range(2)]
@@ -484,7 +487,7 @@ def test_training_buys_what_it_pays_for(name: str) -> None:
     steps = 0 if "quick" in name else 2
     full = 0.25 / math.sqrt(FEATURES)
     missing = {
-        each: full + narrowness(model, x, steps=steps).mean().item()
+        each: full + negative_margin(model, x, steps=steps).mean().item()
         for each, model in trained.items()
     }
     assert 0 <= missing[name] < 0.7 * missing["vanilla"]

@@ -21,11 +21,12 @@ from r2et.core.one_hot import NARROW
 from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import log_odds, predicted
-from r2et.methods import METHODS, Method, Objective
+from r2et.methods import METHODS, Method
 from r2et.metrics.sensitivity import off_data_share
 from r2et.models import MODELS
 from r2et.models.additive import AdditiveNet, OneFeatureUnits
 from r2et.models.smoothing import SoftLeaky, softened, with_softplus
+from r2et.training.objective import Objective
 from r2et.training.stacked import by_network, fit_grid, in_turn, stacked, unstacked
 from r2et.training.trainer import FitSettings, fit, load, save
 from refusals import refusal
@@ -49,7 +50,9 @@ every_count = pytest.mark.parametrize("classes", [2, 3, 4])
 def network(classes: int = 2, seed: int = 0, scale: float = 3.0, **plan: Any) -> AdditiveNet:
     """Weights large enough that units bend within the inputs met here."""
     plan = {"inputs": FEATURES, "numeric": NUMERIC, "one_hot": ONE_HOT} | plan
-    built = MODELS["structured"](classes=classes, generator=stream(seed, "test"), **plan).double()
+    built = (
+        MODELS["structured"].build(classes=classes, generator=stream(seed, "test"), **plan).double()
+    )
     assert isinstance(built, AdditiveNet)
     with torch.no_grad():
         for weight in built.parameters():
@@ -166,7 +169,7 @@ def test_the_slope_is_the_gradient(plan: Any, classes: int) -> None:
         assert isinstance(model, AdditiveNet)
         weights = list(model.parameters())
         for y in (model(x).argmax(-1), torch.arange(len(x)) % classes):
-            expected, found = by_autograd(model, x, y), model.slope(x, y)
+            expected, found = by_autograd(model, x, y), model.log_odds_gradient(x, y)
             torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-7)
             # And so is its own gradient, by every weight.
             ours, theirs = (
@@ -187,19 +190,19 @@ def test_the_slope_is_the_gradient(plan: Any, classes: int) -> None:
 def test_the_slope_can_be_attacked(classes: int) -> None:
     model, y = network(classes, scale=1.5), torch.tensor([0, 1, 1])
     x = inputs(model, 3).requires_grad_()
-    assert gradcheck(lambda at: model.slope(at, y), x)
+    assert gradcheck(lambda at: model.log_odds_gradient(at, y), x)
 
 
 def test_the_slope_follows_its_caller() -> None:
     model, y = network(), torch.zeros(7, dtype=torch.long)
     x = inputs(model)
-    recorded = model.slope(x, y)
+    recorded = model.log_odds_gradient(x, y)
     assert recorded.requires_grad
     with torch.no_grad():
-        plain = model.slope(x, y)
+        plain = model.log_odds_gradient(x, y)
     assert not plain.requires_grad
     assert torch.equal(plain, recorded)
-    assert model.float().slope(x.float(), y).dtype == torch.float32
+    assert model.float().log_odds_gradient(x.float(), y).dtype == torch.float32
 
 
 @every_count
@@ -208,7 +211,7 @@ def test_the_gradient_has_no_part_in_one_hot_directions(classes: int, dtype: tor
     model = network(classes).to(dtype)
     x = inputs(model, 200).to(dtype)
     y = torch.arange(200) % classes
-    for slope in (by_autograd(model, x, y).detach(), model.slope(x, y).detach()):
+    for slope in (by_autograd(model, x, y).detach(), model.log_odds_gradient(x, y).detach()):
         assert off_data_share(slope, ONE_HOT).max() < 50 * torch.finfo(dtype).eps ** 2
         first, second = PAIR
         assert torch.equal(slope[:, first], -slope[:, second])
@@ -222,14 +225,14 @@ def test_the_gradient_has_no_part_in_one_hot_directions(classes: int, dtype: tor
 def test_groups_of_every_size_leave_no_part(size: int) -> None:
     model = network(one_hot=[range(1, 1 + size)], numeric=(0,))
     x = inputs(model, 50)
-    slope = model.slope(x, predicted(model, x)).detach()
+    slope = model.log_odds_gradient(x, predicted(model, x)).detach()
     assert off_data_share(slope, [range(1, 1 + size)]).max() < 1e-30
 
 
 def test_a_wide_network_has_no_part_but_rounding() -> None:
     model = network(inputs=NARROW + 5)
     x = inputs(model, 50)
-    slope = model.slope(x, predicted(model, x)).detach()
+    slope = model.log_odds_gradient(x, predicted(model, x)).detach()
     assert off_data_share(slope, ONE_HOT).max() < 1e-30
     torch.testing.assert_close(slope[:, 1], -slope[:, 2], rtol=1e-12, atol=1e-14)
 
@@ -351,7 +354,7 @@ def test_curves_turn_their_own_entries_only() -> None:
     model, x = network(), inputs(network(), 30)
     y = torch.ones(30, dtype=torch.long)
     nn.init.zeros_(model.share.weight)
-    slope = model.slope(x, y).detach()
+    slope = model.log_odds_gradient(x, y).detach()
     fixed = [column for column in range(FEATURES) if column not in NUMERIC]
     assert model.variation() == 0
     torch.testing.assert_close(slope[:, fixed], slope[:1, fixed].expand(30, -1))
@@ -360,7 +363,7 @@ def test_curves_turn_their_own_entries_only() -> None:
     for column in NUMERIC:
         moved = inputs(model, 30, seed=6)
         moved[:, column] = x[:, column]
-        torch.testing.assert_close(model.slope(moved, y)[:, column], slope[:, column])
+        torch.testing.assert_close(model.log_odds_gradient(moved, y)[:, column], slope[:, column])
 
 
 # --- refusals ---
@@ -438,10 +441,12 @@ def test_a_stack_answers_as_each_network(plan: Any, classes: int) -> None:
     x = torch.stack([inputs(models[0], 5, seed=seed) for seed in range(3)])
     y = torch.arange(15).view(3, 5) % classes
     logits = by_network(stack(in_turn(x)), 3)
-    slopes = by_network(stack.slope(in_turn(x), in_turn(y)), 3)
+    slopes = by_network(stack.log_odds_gradient(in_turn(x), in_turn(y)), 3)
     for g, model in enumerate(models):
         torch.testing.assert_close(logits[g], model(x[g]), rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(slopes[g], model.slope(x[g], y[g]), rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(
+            slopes[g], model.log_odds_gradient(x[g], y[g]), rtol=1e-9, atol=1e-11
+        )
     alone = torch.stack([model.variation() for model in models])
     torch.testing.assert_close(stack.variation(), alone)
     first, second = PAIR
@@ -507,12 +512,12 @@ def test_a_grid_ends_at_the_weights_of_fit(method: Method) -> None:
         method,
         settings,
         seeds=seeds,
-        weights={"narrowness": lambdas},
+        weights={"margin": lambdas},
         device="cpu",
     )
     for g, each in enumerate(found):
-        (name, _, narrowness), variation = method.penalties
-        own = replace(method, penalties=((name, lambdas[g], narrowness), variation))
+        (name, _, negative_margin), variation = method.penalties
+        own = replace(method, penalties=((name, lambdas[g], negative_margin), variation))
         alone, history = fit(
             copy.deepcopy(models[g]),
             trains[seeds[g]],

@@ -49,7 +49,7 @@ def rows(count: int, seed: int = 0, noise: float = 0.0) -> Part:
 
 
 def network(seed: int = 0, hidden: int = 6) -> nn.Sequential:
-    return MODELS["mlp"](5, 2, hidden=(hidden,), generator=stream(seed, "test"))
+    return MODELS["mlp"].build(5, 2, hidden=(hidden,), generator=stream(seed, "test"))
 
 
 def normalised() -> nn.Sequential:
@@ -82,7 +82,7 @@ def test_a_separable_task_is_learnt(method: str) -> None:
     start: nn.Module = network()
     if METHODS[method].model == "structured":
         d = rows(1).x.shape[1]
-        start = MODELS["structured"](d, numeric=[0], one_hot=[], generator=stream(0, "init"))
+        start = MODELS["structured"].build(d, numeric=[0], one_hot=[], generator=stream(0, "init"))
     model, history = fit(
         start,
         rows(300),
@@ -192,7 +192,12 @@ def test_settings_under_which_nothing_is_learnt_are_refused(wrong: dict[str, Any
     ("method", "rate"),
     [
         (Method(), 1e36),
-        (Method(penalties=(("steep", 3e38, lambda look: 1e9 * look.slope.abs().sum(-1)),)), 0.01),
+        (
+            Method(
+                penalties=(("steep", 3e38, lambda look: 1e9 * look.input_gradient.abs().sum(-1)),)
+            ),
+            0.01,
+        ),
         (Method(perturb=lambda look: look.x / 0 * 0), 0.01),
     ],
     ids=["rate", "penalty", "nan"],

@@ -24,7 +24,7 @@ def adult_network(
         return replace(part, rows=part.rows[:count], x=part.x[:count], y=part.y[:count])
 
     model, history = fit(
-        MODELS["mlp"](28, 2, generator=stream(0, "test")),
+        MODELS["mlp"].build(28, 2, generator=stream(0, "test")),
         first(split.train, rows),
         first(split.valid, 1000),
         Method(),
@@ -45,6 +45,6 @@ def smooth_adult_network() -> tuple[Split, nn.Module]:
         prepare=METHODS["sp"].build(k=8, rho=2.0).prepare,
     )
     settings = FitSettings(epochs=30, batch=1024, learning_rate=0.02, schedule="cosine")
-    network = MODELS["mlp"](28, 2, generator=stream(0, "init"))
+    network = MODELS["mlp"].build(28, 2, generator=stream(0, "init"))
     model, _ = fit(network, split.train, split.valid, method, settings)
     return split, model.double().eval()

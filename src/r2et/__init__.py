@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from r2et.explainers import gradient as gradient
     from r2et.explainers import predicted as predicted
     from r2et.methods import Method as Method
-    from r2et.methods import Objective as Objective
     from r2et.methods import r2et as r2et
     from r2et.metrics.thickness import thickness as thickness
     from r2et.perturbations import Box as Box
     from r2et.preflight import repair as repair
     from r2et.preflight import validate as validate
     from r2et.sklearn import StableClassifier as StableClassifier
+    from r2et.training.objective import Objective as Objective
     from r2et.training.trainer import FitSettings as FitSettings
     from r2et.training.trainer import fit as fit
 
@@ -71,7 +71,7 @@ WHERE = {
     "Items": "auditing",
     "Joined": "core.inputs",
     "Method": "methods",
-    "Objective": "methods",
+    "Objective": "training.objective",
     "Piece": "core.inputs",
     "SmoothGrad": "explainers",
     "StableClassifier": "sklearn",

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from r2et.core.ranking import lead_weights, top_k_mask
+from r2et.core.ranking import margin_weights, top_k_mask
 
 Goal = Callable[[Tensor], Tensor]
 
 
 def ranking_goal(before: Tensor, k: int) -> Goal:
     """Mean gap h(x', i, j) over the pairs of a clean top-k feature i and any other j: ERAttack."""
-    weights = lead_weights(before, k)
+    weights = margin_weights(before, k)
     return lambda saliency: (saliency * weights).sum(-1)
 
 

@@ -1,7 +1,7 @@
 """Words for messages: names that users misspell, and what the code of others raised."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -37,3 +37,12 @@ def check_settings(kind: type[Any], table: object, where: str) -> None:
     for key in table:
         if key not in known:
             raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")
+
+
+def keyword_defaults(function: Callable[..., object]) -> dict[str, Any]:
+    """The keyword-only arguments of a function that have a value unless given, and that value.
+
+    >>> keyword_defaults(lambda x, *, size, rate=0.1: x)
+    {'rate': 0.1}
+    """
+    return dict(getattr(function, "__kwdefaults__", None) or {})

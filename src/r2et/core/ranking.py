@@ -1,4 +1,7 @@
-"""Who outranks whom: order, lead, rank weights, top-k sets and ties."""
+"""Who outranks whom: order, margins, rank weights, top-k sets and ties.
+
+The margin of a pair of features (i, j) is the score of i minus that of j, h(x, i, j) of the paper.
+"""
 
 import numpy as np
 import torch
@@ -41,8 +44,8 @@ def on_cpu(saliency: Tensor) -> bool:
     return saliency.device.type == "cpu" and saliency.dtype in (torch.float32, torch.float64)
 
 
-def lead_weights(reference: Tensor, k: int) -> Tensor:
-    """Weights whose sum with a saliency is `lead`, 1/k on the top k, -1/(n - k) elsewhere: (B, n).
+def margin_weights(reference: Tensor, k: int) -> Tensor:
+    """Weights whose sum with a saliency is `top_margin`, 1/k or -1/(n - k) each: (B, n).
 
     The mean over all k(n - k) pairs is the mean of the top minus the mean of the rest, so the
     pairs are never formed. Up to the factor k(n - k) these are the l_i of the paper.
@@ -53,7 +56,7 @@ def lead_weights(reference: Tensor, k: int) -> Tensor:
 
 
 def facing_weights(reference: Tensor, k: int, pairs: int | None = None) -> Tensor:
-    """Weights whose sum with a saliency is `facing_lead`: (B, n)."""
+    """Weights whose sum with a saliency is `facing_margin`: (B, n)."""
     facing = facing_count(k, reference.shape[-1], pairs)
     by_rank = torch.zeros_like(reference)
     by_rank[..., k - facing : k] = 1 / facing
@@ -61,17 +64,17 @@ def facing_weights(reference: Tensor, k: int, pairs: int | None = None) -> Tenso
     return torch.zeros_like(reference).scatter(-1, order(reference), by_rank)
 
 
-def lead(saliency: Tensor, reference: Tensor, k: int) -> Tensor:
-    """Mean gap between a top-k feature of `reference` and any other: (B,).
+def top_margin(saliency: Tensor, reference: Tensor, k: int) -> Tensor:
+    """Mean margin of a top-k feature of `reference` over any other: (B,).
 
-    >>> lead(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 2.0, 1.0]]), k=1)
+    >>> top_margin(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 2.0, 1.0]]), k=1)
     tensor([1.5000])
     """
-    return (saliency * lead_weights(reference, k)).sum(-1)
+    return (saliency * margin_weights(reference, k)).sum(-1)
 
 
-def facing_lead(saliency: Tensor, reference: Tensor, k: int, pairs: int | None = None) -> Tensor:
-    """Mean gap of the k' pairs facing each other across the k-th place: (B,).
+def facing_margin(saliency: Tensor, reference: Tensor, k: int, pairs: int | None = None) -> Tensor:
+    """Mean margin of the k' pairs facing each other across the k-th place: (B,).
 
     The pairs are (k, k+1), (k-1, k+2), ...: the last of the top against the first of the rest.
     The anchor form of the 2022 paper, every one of them against the k-th feature, has the same sum.

@@ -1,7 +1,6 @@
 """Recipes: what a run does, as records read from TOML."""
 
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -74,7 +73,7 @@ class NetworkPlan:
         """Refuse a network that does not exist or does not take these settings."""
         if self.name not in MODELS:
             raise ValueError(f"unknown network {self.name!r}: {nearest(self.name, MODELS)}")
-        offered = inspect.signature(MODELS[self.name]).parameters
+        offered = MODELS[self.name].offered
         for key in self.settings:
             if key not in offered:
                 raise ValueError(
@@ -110,7 +109,7 @@ class ExplainerPlan:
                 raise ValueError(f"the explainer {self.name!r} needs a layer: name one.")
             return
         x = torch.zeros(1, 2)
-        self.build()(MODELS["logistic"](2, generator=stream(0, "unused")), x, x[:, 0].long())
+        self.build()(MODELS["logistic"].build(2, generator=stream(0, "unused")), x, x[:, 0].long())
 
     def build(self, features: Sequence[int] = ()) -> Explainer:
         """The explainer itself, its scores those of `features`, one for each number, if given."""
@@ -283,14 +282,13 @@ def _try_methods(recipe: Recipe) -> None:
     shown = None if recipe.network is None else (recipe.trained or recipe.explainer).build()
     for plan in recipe.methods:
         entry = METHODS[plan.name]
-        takes = shown is not None and "explain" in inspect.signature(entry.build).parameters
-        given = {"explain": shown} if takes else {}
+        explain = shown if entry.takes_explainer else None
         for settings in plan.grid:
             try:
-                method = entry.build(k=recipe.evaluation.k, **given, **settings)
-            except TypeError as problem:
+                method = entry.build(k=recipe.evaluation.k, explain=explain, **settings)
+            except (TypeError, ValueError) as problem:
                 raise ValueError(
-                    f"recipe {recipe.name!r}, method {plan.name!r}: {problem}."
+                    f"recipe {recipe.name!r}, method {plan.name!r}: {problem}"
                 ) from problem
             other = entry.model != METHODS[VANILLA].model
             if recipe.schema == RETRAIN and (method.prepare is not None or other):

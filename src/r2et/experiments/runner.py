@@ -6,12 +6,11 @@ travel as bytes, so that it may run in another process or on another machine.
 
 import copy
 import hashlib
-import inspect
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -31,12 +30,12 @@ from r2et.evaluation.evaluate import DTYPES, build_attack, evaluate, rows_at_onc
 from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
 from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
 from r2et.methods import METHODS, Method, MethodEntry
+from r2et.methods.method import SoftplusUnits
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.building import build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
-from r2et.models.smoothing import with_softplus
 from r2et.training.stacked import Trained, by_network, fit_grid, in_turn, stacked
 from r2et.training.trainer import Candidate, FitSettings, fit, keeps_ranking, load, save
 
@@ -182,14 +181,15 @@ def _items_plan(dataset: Dataset, recipe: Recipe, method: str) -> dict[str, Any]
             f"{label_of(method)} trains a network of tables, and {dataset.name} is none: leave it "
             "out."
         )
-    offered = inspect.signature(MODELS[recipe.network.name]).parameters
     known = {
         "classes": len(dataset.classes),
         "nodes": dataset.structure.piece.shape[0],
         "channels": dataset.structure.piece.shape[0],
         "inputs": dataset.structure.piece.size,
     }
-    told = {name: value for name, value in known.items() if name in offered}
+    told = {
+        name: value for name, value in known.items() if name in MODELS[recipe.network.name].sizes
+    }
     pieces = {"pieces": [list(dataset.x.shape[1:])] * 2} if dataset.structure.pairs else {}
     return {"name": recipe.network.name, **told, **pieces, **recipe.network.settings}
 
@@ -199,8 +199,8 @@ def rebuildable(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """A trained network and the plan by which it is built again, refused if there is none."""
     told = dict(plan)
-    if isinstance(method.prepare, partial) and method.prepare.func is with_softplus:
-        told["softplus"] = method.prepare.keywords["rho"]
+    if isinstance(method.prepare, SoftplusUnits):
+        told["softplus"] = method.prepare.rho
     again = build(told, stream(0, "unused")).to(x)
     again.load_state_dict(model.state_dict())
     few = x[: max(1, NUMBERS_AT_ONCE // x[0].numel())]
@@ -294,9 +294,7 @@ def _built(
     entry: MethodEntry, k: int, explain: Explainer | None, settings: Mapping[str, Any]
 ) -> Method:
     """A method, which is told what is explained if it can make use of it."""
-    if explain is not None and "explain" in inspect.signature(entry.build).parameters:
-        settings = {"explain": explain, **settings}
-    return entry.build(k=k, **settings)
+    return entry.build(k=k, explain=explain if entry.takes_explainer else None, **settings)
 
 
 NOT_KEPT = "no epoch of retraining kept both Vanilla's explanations and its AUC."

@@ -1,6 +1,4 @@
-"""Training methods as data, and the objective that any training loop can minimise."""
-
-from functools import partial
+"""Training methods as data: what each adds to the loss, by name."""
 
 from r2et.methods.baselines import (
     adversarial,
@@ -12,20 +10,18 @@ from r2et.methods.baselines import (
     thick,
     weight_decay,
 )
-from r2et.methods.family import r2et
-from r2et.methods.gaps import mean_gap, unit_length
-from r2et.methods.method import BatchContext, Loss, Method, MethodEntry, Objective, Penalty
+from r2et.methods.margins import mean_margin, unit_length
+from r2et.methods.method import BatchContext, Method, MethodEntry, Penalty
 from r2et.methods.steadfast import steadfast
+from r2et.methods.widening import r2et
 
 __all__ = [
     "METHODS",
     "BatchContext",
-    "Loss",
     "Method",
     "MethodEntry",
-    "Objective",
     "Penalty",
-    "mean_gap",
+    "mean_margin",
     "r2et",
     "steadfast",
     "unit_length",
@@ -38,105 +34,107 @@ def _vanilla(*, k: int) -> Method:
 
 
 METHODS: dict[str, MethodEntry] = {
-    "vanilla": MethodEntry(build=_vanilla, label="Vanilla", line="cross-entropy alone"),
+    "vanilla": MethodEntry(function=_vanilla, label="Vanilla", line="cross-entropy alone"),
     "wd": MethodEntry(
-        build=weight_decay,
+        function=weight_decay,
         label="WD",
         line="weights that shrink at every step",
         weights=("rate",),
     ),
     "sp": MethodEntry(
-        build=softplus,
+        function=softplus,
         label="SP",
         line="softplus in place of every ReLU or LeakyReLU",
     ),
     "est-h": MethodEntry(
-        build=estimated_hessian,
+        function=estimated_hessian,
         label="Est-H",
         line="less curvature, estimated by a finite difference",
         weights=("curvature",),
     ),
     "exact-h": MethodEntry(
-        build=exact_hessian,
+        function=exact_hessian,
         label="Exact-H",
         line="less curvature, the exact norm of the Hessian",
         weights=("curvature",),
     ),
     "ssr": MethodEntry(
-        build=spectral,
+        function=spectral,
         label="SSR",
         line="less curvature, the Hessian's eigenvalue of largest magnitude",
         weights=("curvature",),
     ),
     "at": MethodEntry(
-        build=adversarial,
+        function=adversarial,
         label="AT",
         line="inputs moved to where the top k lead by less",
-        ranks=True,
     ),
     "r2et": MethodEntry(
-        build=partial(r2et, curvature=0.1),
+        function=r2et,
+        presets={"curvature": 0.1},
         label="R2ET",
         line="wider gaps between the top k and all others, and less curvature",
+        family="r2et",
         weights=("thickness", "curvature"),
-        ranks=True,
     ),
     "r2et-noh": MethodEntry(
-        build=r2et,
+        function=r2et,
         label="R2ET\\H",
         line="wider gaps between the top k and all others",
+        family="r2et",
         weights=("thickness", "curvature"),
-        ranks=True,
     ),
     "r2et-mm": MethodEntry(
-        build=partial(r2et, curvature=0.1, pairs="facing"),
+        function=r2et,
+        presets={"curvature": 0.1, "pairs": "facing"},
         label="R2ET-mm",
         line="wider gaps of the pairs facing each other at place k, and less curvature",
+        family="r2et",
         weights=("thickness", "curvature"),
-        ranks=True,
     ),
     "r2et-mm-noh": MethodEntry(
-        build=partial(r2et, pairs="facing"),
+        function=r2et,
+        presets={"pairs": "facing"},
         label="R2ET-mm\\H",
         line="wider gaps of the pairs facing each other at place k",
+        family="r2et",
         weights=("thickness", "curvature"),
-        ranks=True,
     ),
     "cl": MethodEntry(
-        build=certified_ratio,
+        function=certified_ratio,
         label="CL",
         line="a higher ratio of gap to curvature for the pairs facing each other at place k",
         weights=("ratio",),
-        ranks=True,
     ),
     "thickness": MethodEntry(
-        build=thick,
+        function=thick,
         label="Thickness",
         line="the gaps themselves on the way to random neighbours, which R2ET stands in for",
         weights=("thickness",),
-        ranks=True,
     ),
     "steadfast": MethodEntry(
-        build=steadfast,
+        function=steadfast,
         label="Steadfast",
         line="ours: the top k hold at an attacked neighbour, in a network that can hold them",
+        family="ours",
         weights=("thickness", "variation"),
         model="structured",
-        ranks=True,
     ),
     "steadfast-any": MethodEntry(
-        build=partial(r2et, pairs="facing", gap="normalised", radius=0.5, norm="l2"),
+        function=r2et,
+        presets={"pairs": "facing", "gap": "normalised", "radius": 0.5, "norm": "l2"},
         label="Steadfast (any network)",
         line="ours for networks of any kind: the top k hold at an attacked neighbour",
+        family="ours",
         weights=("thickness", "curvature"),
-        ranks=True,
     ),
     "steadfast-quick": MethodEntry(
-        build=partial(steadfast, steps=0),
+        function=steadfast,
+        presets={"steps": 0},
         label="Steadfast (quick)",
         line="ours without the attack: the top k hold at x, in a network that can hold them",
+        family="ours",
         weights=("thickness", "variation"),
         model="structured",
-        ranks=True,
     ),
 }

@@ -20,17 +20,10 @@ from r2et.core.autograd import (
 )
 from r2et.core.ranking import facing_count, order
 from r2et.explainers import Explainer, log_odds
-from r2et.methods.family import (
-    Bend,
-    estimated_bend,
-    ranking_by,
-    saliency_at,
-    softplus_units,
-)
-from r2et.methods.gaps import Gap, Pairs, check_choices, mean_gap
-from r2et.methods.method import BatchContext, Draw, Method, Penalty
+from r2et.methods.margins import Gap, Pairs, check_choices, mean_margin
+from r2et.methods.method import BatchContext, Draw, Method, Penalty, SoftplusUnits, check_numbers
+from r2et.methods.penalties import Bend, estimated_bend, ranking_by, saliency_at
 from r2et.metrics.thickness import on_segment
-from r2et.models.smoothing import with_softplus
 from r2et.perturbations import L2Ball, unit
 
 ROWS_AT_ONCE = 65_536
@@ -41,7 +34,7 @@ def weight_decay(*, k: int, rate: float = 0.01) -> Method:
 
     The decay is AdamW's, apart from the gradient, and the training loop's to apply.
     """
-    _check("WD", rate=rate)
+    check_numbers("WD", rate=rate)
     return Method(weight_decay=rate)
 
 
@@ -50,8 +43,8 @@ def softplus(*, k: int, rho: float = 0.5) -> Method:
 
     softplus(x; rho) = ln(1 + e^{rho x}) / rho.
     """
-    _check("SP", positive=("rho",), rho=rho)
-    return Method(prepare=partial(with_softplus, rho=rho))
+    check_numbers("SP", positive=("rho",), rho=rho)
+    return Method(prepare=SoftplusUnits(rho=rho))
 
 
 def estimated_hessian(
@@ -69,16 +62,16 @@ def estimated_hessian(
     H is the derivative of the gradient, or of the explanation, as `bend` says, on a `share` of each
     batch. With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does.
     """
-    _check("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa, softplus=softplus)
+    check_numbers("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa, softplus=softplus)
     return replace(
         _penalised("curvature", curvature, estimated_bend(kappa, explain, bend, share)),
-        prepare=softplus_units(softplus),
+        prepare=SoftplusUnits(rho=softplus) if softplus else None,
     )
 
 
 def exact_hessian(*, k: int, curvature: float = 0.1) -> Method:
     """Exact-H: L_cls + lambda ||H(x)||_F, lambda = `curvature`, by exact second derivatives."""
-    _check("Exact-H", curvature=curvature)
+    check_numbers("Exact-H", curvature=curvature)
     return _penalised("curvature", curvature, exact_norm)
 
 
@@ -87,7 +80,7 @@ def spectral(*, k: int, curvature: float = 0.1, steps: int = 8) -> Method:
 
     The largest in magnitude, the spectral norm: a Hessian can bend downwards as well as upwards.
     """
-    _check("SSR", positive=("steps",), curvature=curvature, steps=steps)
+    check_numbers("SSR", positive=("steps",), curvature=curvature, steps=steps)
     return _penalised("curvature", curvature, partial(largest_eigenvalue, steps=steps))
 
 
@@ -99,14 +92,14 @@ def adversarial(
     explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
-    """AT: L_cls at x + delta*, where delta* lowers the lead of the clean top k the most.
+    """AT: L_cls at x + delta*, where delta* lowers the margin of the clean top k the most.
 
     delta* = argmax of - sum h(x + delta, i, j) over ||delta|| <= radius, the pairs those of the
     ranking at x. It is looked for from a random point of the ball by `steps` moves against the
     slope: one of 1.25 radii, as fast AT takes, or several of 2.5 radii / (steps + 1) each. The
     prediction need not be kept, and delta* is a constant in the gradient.
     """
-    _check("AT", positive=("steps",), radius=radius, steps=steps)
+    check_numbers("AT", positive=("steps",), radius=radius, steps=steps)
     explained = explain or saliency_at
     ranking = ranking_by(reference, explained)
 
@@ -148,7 +141,9 @@ def certified_ratio(
       in order of their h. Their least ratio is no smaller than that over all pairs.
     - The minimum is soft: -softness log mean exp(-value / softness).
     """
-    _check("CL", positive=("radius", "softness"), ratio=ratio, radius=radius, softness=softness)
+    check_numbers(
+        "CL", positive=("radius", "softness"), ratio=ratio, radius=radius, softness=softness
+    )
     ranking = ranking_by(reference)
 
     def fragility(look: BatchContext) -> Tensor:
@@ -179,7 +174,7 @@ def thick(
     and drawn anew at every step, at the middles of `points` equal parts of each. The ranking is
     that at x. Every point costs what the gap term of R2ET costs.
     """
-    _check(
+    check_numbers(
         "Thickness",
         positive=("samples", "points"),
         thickness=thickness,
@@ -191,10 +186,10 @@ def thick(
     explained = explain or saliency_at
     ranking = ranking_by(reference, explained)
 
-    def thinness(look: BatchContext) -> Tensor:
+    def negative_margin(look: BatchContext) -> Tensor:
         x, kept = look.x.detach(), ranking(look, None)
         gaps = [
-            mean_gap(
+            mean_margin(
                 explained(look.model, point, look.y), kept, k, pairs=pairs, gap=gap, facing=facing
             )
             for _ in range(samples)
@@ -202,7 +197,7 @@ def thick(
         ]
         return -torch.stack(gaps).mean(0)
 
-    return _penalised("thinness", thickness, thinness)
+    return _penalised("margin", thickness, negative_margin)
 
 
 class Bent(NamedTuple):
@@ -327,11 +322,3 @@ def _in_ball(x: Tensor, radius: float, draw: Draw) -> Tensor:
 
 def _penalised(name: str, weight: float, penalty: Penalty) -> Method:
     return Method(penalties=((name, weight, penalty),) if weight else ())
-
-
-def _check(method: str, positive: tuple[str, ...] = (), **settings: float) -> None:
-    """Refuse settings below zero or, where they must be positive, at zero."""
-    for name, value in settings.items():
-        least = "> 0" if name in positive else ">= 0"
-        if not (0 < value < math.inf or (value == 0 and name not in positive)):
-            raise ValueError(f"{method} needs a finite {name} {least}, got {value}.")

@@ -9,10 +9,9 @@ from functools import partial
 from torch import Tensor, nn
 
 from r2et.core.ranking import facing_count, order
-from r2et.methods.family import ranking_by
-from r2et.methods.gaps import unit_length
-from r2et.methods.method import BatchContext, Method, Penalty
-from r2et.methods.neighbours import neighbour, odds_saliency
+from r2et.methods.margins import unit_length
+from r2et.methods.method import BatchContext, Method, Penalty, check_numbers
+from r2et.methods.penalties import neighbour, odds_saliency, ranking_by
 from r2et.models.additive import AdditiveNet
 from r2et.perturbations import L2Ball
 
@@ -35,7 +34,8 @@ def steadfast(
     steps of an attack, its prediction kept; without steps it is x itself, at half the cost.
     The variation is `AdditiveNet.variation`: how far any change of x can turn the gradient.
     """
-    _check(
+    check_numbers(
+        "Steadfast",
         positive=("radius", "room"),
         thickness=thickness,
         variation=variation,
@@ -47,12 +47,14 @@ def steadfast(
         raise ValueError(f"Steadfast needs a whole number of steps, got {steps}.")
     ranking = ranking_by(reference, odds_saliency)
 
-    def narrowness(look: BatchContext) -> Tensor:
+    def negative_margin(look: BatchContext) -> Tensor:
         n = look.x.flatten(1).shape[1]
         count = facing_count(k, n)
         if steps:
             ranked = order(ranking(look, None))
-            place = neighbour(look, partial(_leads, look, ranked, k), L2Ball(radius=radius), steps)
+            place = neighbour(
+                look, partial(_margins, look, ranked, k), L2Ball(radius=radius), steps
+            )
             saliency = odds_saliency(look.model, place, look.y)
         else:
             saliency = odds_saliency(look.model, look.x.detach(), look.y)
@@ -63,13 +65,13 @@ def steadfast(
 
     penalties: list[tuple[str, float, Penalty]] = []
     if thickness:
-        penalties.append(("narrowness", thickness, narrowness))
+        penalties.append(("margin", thickness, negative_margin))
     if variation:
         penalties.append(("variation", variation, variation_of))
     return Method(penalties=tuple(penalties), by_input=False)
 
 
-def _leads(look: BatchContext, ranked: Tensor, k: int, at: Tensor) -> Tensor:
+def _margins(look: BatchContext, ranked: Tensor, k: int, at: Tensor) -> Tensor:
     """How far the first k of `ranked` lead in the gradient of length one at some places: (B,)."""
     weights = at.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
     return (unit_length(odds_saliency(look.model, at, look.y)) * weights).sum(-1)
@@ -84,11 +86,3 @@ def variation_of(look: BatchContext) -> Tensor:
         )
     variation = look.model.variation().view(1, -1)
     return variation.expand(len(look.x) // variation.numel(), -1).flatten()
-
-
-def _check(*, positive: tuple[str, ...], **settings: float) -> None:
-    """Refuse settings below zero or, where they must be positive, at zero."""
-    for name, value in settings.items():
-        least = "> 0" if name in positive else ">= 0"
-        if not (0 < value < math.inf or (value == 0 and name not in positive)):
-            raise ValueError(f"Steadfast needs a finite {name} {least}, got {value}.")

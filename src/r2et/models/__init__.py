@@ -1,11 +1,13 @@
 """Networks of the papers, built from a random stream of their own."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import nn
 
+from r2et.core.naming import keyword_defaults
 from r2et.models.additive import AdditiveNet, OneFeatureUnits, undrawn
 from r2et.models.gcn import DenseGCN, GCNEmbedding, NodeFeatures, Normalise
 from r2et.models.resnet import Norm, ResNet, Stem
@@ -203,12 +205,29 @@ def _draw_normal(layer: nn.Conv2d, generator: torch.Generator) -> None:
         layer.bias.data.zero_()
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp,
-    "logistic": logistic,
-    "structured": structured,
-    "siamese-cnn": siamese_cnn,
-    "siamese-gcn": siamese_gcn,
-    "gcn": gcn,
-    "resnet18": resnet18,
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry:
+    """A network by name: `build(..., generator=...)` draws it.
+
+    `sizes` names those of its arguments that follow from the data; the others have a value unless
+    given.
+    """
+
+    build: Callable[..., nn.Module]
+    sizes: tuple[str, ...]
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """All that it can be built with, but for the generator."""
+        return (*self.sizes, *keyword_defaults(self.build))
+
+
+MODELS: dict[str, ModelEntry] = {
+    "mlp": ModelEntry(build=mlp, sizes=("inputs", "classes")),
+    "logistic": ModelEntry(build=logistic, sizes=("inputs", "classes")),
+    "structured": ModelEntry(build=structured, sizes=("inputs", "classes", "numeric", "one_hot")),
+    "siamese-cnn": ModelEntry(build=siamese_cnn, sizes=("classes",)),
+    "siamese-gcn": ModelEntry(build=siamese_gcn, sizes=("nodes", "classes")),
+    "gcn": ModelEntry(build=gcn, sizes=("nodes", "classes")),
+    "resnet18": ModelEntry(build=resnet18, sizes=("channels", "classes")),
 }

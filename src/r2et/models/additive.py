@@ -88,7 +88,7 @@ class AdditiveNet(nn.Module):
             scores = scores + self.curves(x.index_select(1, self._columns(x)))
         return scores * scores.new_tensor([-0.5, 0.5]) if self._one_score else scores
 
-    def slope(self, x: Tensor, y: Tensor) -> Tensor:
+    def log_odds_gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """Gradient of the log-odds of class y by x, written out: like x.
 
         P[A'f + W'(softplus'(WPx + b) * V'f)] and the slopes of the curves c_i'f, where f is the

@@ -26,7 +26,7 @@ def build(plan: Mapping[str, Any], generator: torch.Generator) -> nn.Module:
     name, pieces, rho = (settings.pop(key, None) for key in ("name", "pieces", "softplus"))
     if name not in MODELS:
         raise ValueError(f"no network is called {name!r}: {nearest(str(name), MODELS)}")
-    model = MODELS[name](**settings, generator=generator)
+    model = MODELS[name].build(**settings, generator=generator)
     if pieces is not None:
         shapes = tuple(Piece(shape=tuple(shape)) for shape in pieces)
         model = Joined(model, Inputs(pieces=shapes))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, jacobian
-from r2et.core.ranking import check_k, lead, order
+from r2et.core.ranking import check_k, order, top_margin
 from r2et.core.rng import in_ball
 from r2et.explainers import Explainer, check_inputs
 from r2et.metrics.thickness import check_length, explained, feature_numbers
@@ -98,7 +98,7 @@ def top_k_bounds(
     for i in range(k):
         apart = torch.linalg.vector_norm(ranked[:, i : i + 1] - ranked[:, k:], dim=-1)
         bend = bend + apart.mean(-1) / k
-    gap = lead(values, values, k)
+    gap = top_margin(values, values, k)
     # The mean over pairs of L_i + L_j falls apart into the mean of the top and that of the rest.
     reach = steepest.gather(-1, ranking)
     return ThicknessBounds(

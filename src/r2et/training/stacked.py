@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from r2et.core.autograd import eval_mode, piecewise_linear
 from r2et.data.dataset import Part
 from r2et.explainers import check_inputs
-from r2et.methods import Method, Objective
-from r2et.methods.method import CLASSIFICATION
+from r2et.methods import Method
 from r2et.metrics.statistics import auc
 from r2et.models.additive import OneFeatureUnits
+from r2et.training.objective import CLASSIFICATION, Objective
 from r2et.training.trainer import (
     EpochRecord,
     FitSettings,
@@ -136,9 +136,9 @@ class _Stack(nn.Module):
         self._seen = logits.detach()
         return logits
 
-    def slope(self, x: Tensor, y: Tensor) -> Tensor:
-        """The slope of each row by its own network, where networks write theirs out: like x."""
-        return self._by_its_own(super().slope, x, y)  # type: ignore[misc]
+    def log_odds_gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of each row by its own network, where networks write theirs out: like x."""
+        return self._by_its_own(super().log_odds_gradient, x, y)  # type: ignore[misc]
 
     def _by_its_own(self, network: Callable[..., Tensor], *batch: Tensor) -> Tensor:
         """What each row's own network computes of it: (B G, ...)."""

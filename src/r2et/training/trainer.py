@@ -21,10 +21,11 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data.dataset import Part
 from r2et.explainers import Explainer, check_inputs, predicted
-from r2et.methods import Method, Objective
+from r2et.methods import Method
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.building import bounded, build
+from r2et.training.objective import Objective
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

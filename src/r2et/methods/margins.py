@@ -1,4 +1,4 @@
-"""How far the top k lead the others: gaps between ranked features, never one by one."""
+"""Margins of the top k over the others, as methods widen them, never one by one."""
 
 import math
 from typing import Literal, get_args
@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from r2et.core.ranking import check_k, facing_count, facing_lead, lead, order
+from r2et.core.ranking import check_k, facing_count, facing_margin, order, top_margin
 
 Pairs = Literal["all", "facing", "anchor"]
 Gap = Literal["plain", "exponential", "normalised"]
@@ -30,7 +30,7 @@ def check_choices(pairs: str, gap: str) -> None:
         )
 
 
-def mean_gap(
+def mean_margin(
     saliency: Tensor,
     reference: Tensor,
     k: int,
@@ -53,8 +53,8 @@ def mean_gap(
         saliency = unit_length(saliency)
     if gap != "exponential":
         if pairs == "all":
-            return lead(saliency, reference, k)
-        wide = facing_lead(saliency, reference, k, facing)
+            return top_margin(saliency, reference, k)
+        wide = facing_margin(saliency, reference, k, facing)
         # The anchor's 2k' - 1 gaps have the sum of the k' facing ones.
         count = facing_count(k, n, facing)
         return wide if pairs == "facing" else wide * count / (2 * count - 1)

@@ -1,0 +1,148 @@
+"""R2ET: widen the margin of the top k and flatten the score around x."""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from r2et.core.autograd import eval_mode
+from r2et.explainers import (
+    Explainer,
+    InputExplainer,
+    input_gradient,
+    log_odds,
+    made_of_gradient,
+)
+from r2et.methods.margins import Gap, Pairs, check_choices, mean_margin
+from r2et.methods.method import BatchContext, Method, Penalty, SoftplusUnits
+from r2et.methods.penalties import (
+    Bend,
+    estimated_bend,
+    neighbour,
+    odds_saliency,
+    ranking_by,
+    saliency_at,
+)
+from r2et.perturbations import PERTURBATIONS, unit
+
+By = Literal["slope", "direction"]
+
+
+def _margin_along(
+    look: BatchContext,
+    explain: InputExplainer,
+    margin_of: Callable[[Tensor], Tensor],
+    stride: float,
+) -> Tensor:
+    """The gap, its slope by the weights that of a directional derivative of the score: (B,).
+
+    With v = dG/dg, the derivative of the gap G by the gradient g of the score f, a constant, the
+    weights' slope of G is that of v'g = df(x + t v)/dt, here [f(x + t v) - f(x)] / t for a v of
+    length one and t = `stride`. All of it is first derivatives.
+    """
+    with torch.no_grad():
+        own = input_gradient(look.model, look.x, look.y)
+    with torch.enable_grad():
+        own = own.requires_grad_()
+        value = margin_of(explain.scores(own, look.x.detach()))
+        (towards,) = torch.autograd.grad(value.sum(), own)
+    length = towards.flatten(1).norm(dim=-1)
+    way = unit(towards)
+    with eval_mode(look.model):
+        there = log_odds(look.model(look.x.detach() + stride * way), look.y)
+    here = log_odds(look.logits, look.y)
+    risen: Tensor = length * (torch.sigmoid(there) - torch.sigmoid(here)) / stride
+    return value.detach() + risen - risen.detach()
+
+
+def r2et(
+    *,
+    k: int,
+    thickness: float = 0.1,
+    curvature: float = 0.0,
+    pairs: Pairs = "all",
+    gap: Gap = "plain",
+    facing: int | None = None,
+    kappa: float = 0.5,
+    bend: Bend = "gradient",
+    share: float = 1.0,
+    by: By = "slope",
+    stride: float = 0.05,
+    radius: float = 0.0,
+    norm: str = "linf",
+    steps: int = 1,
+    softplus: float = 0.0,
+    explain: Explainer | None = None,
+    reference: nn.Module | None = None,
+) -> Method:
+    """R2ET: widen the margin of the top k and flatten the score around x.
+
+    L = L_cls - lambda1 mean h(x, i, j) + lambda2 ||H(x)||  (Eq. 6), lambda1 = `thickness` and
+    lambda2 = `curvature`, the norm estimated by a finite difference of length `kappa`. Mean, not
+    sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
+    model at this step or that of `reference`. `explain` is the explanation widened, the absolute
+    gradient unless given; the curvature is that of the gradient, or of what `bend` says.
+
+    With a `radius` the gap is that at a neighbour: the worst that `steps` steps of an attack find
+    within it, in the `norm` "linf" or "l2", the ranking still that at x. Without `explain` it is
+    the gradient of the log-odds there, which ranks as that of the probability does.
+
+    With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does.
+
+    Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
+    the slope of the gap from a finite difference of length `stride` and needs no second derivative.
+    """
+    check_choices(pairs, gap)
+    if min(thickness, curvature) < 0 or kappa <= 0:
+        raise ValueError(
+            f"R2ET needs thickness >= 0, curvature >= 0 and kappa > 0, got {thickness}, "
+            f"{curvature} and {kappa}."
+        )
+    ranking = ranking_by(reference, explain or saliency_at)
+
+    def margin_of(saliency: Tensor, kept: Tensor) -> Tensor:
+        return mean_margin(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
+
+    def negative_margin(look: BatchContext) -> Tensor:
+        saliency = look.saliency(explain)
+        return -margin_of(saliency, ranking(look, saliency))
+
+    def negative_margin_beside(look: BatchContext) -> Tensor:
+        kept = ranking(look, None)
+
+        def gaps(at: Tensor) -> Tensor:
+            return margin_of((explain or odds_saliency)(look.model, at, look.y), kept)
+
+        return -gaps(neighbour(look, gaps, threat, steps))
+
+    def negative_margin_along(look: BatchContext) -> Tensor:
+        assert follower is not None
+        return -_margin_along(
+            look, follower, lambda own: margin_of(own, ranking(look, own)), stride
+        )
+
+    follower = made_of_gradient(explain)
+    if by not in get_args(By) or (by == "direction" and follower is None) or stride <= 0:
+        raise ValueError(
+            f"the gap is taken by one of {get_args(By)}, the latter for explanations that are made "
+            f"of the gradient and a stride > 0, got {by!r} and {stride}."
+        )
+
+    if norm not in PERTURBATIONS or radius < 0 or steps < 0 or (radius and by != "slope"):
+        raise ValueError(
+            f"the gap at a neighbour needs a norm of {tuple(PERTURBATIONS)}, radius >= 0, "
+            f"steps >= 0 and by = 'slope', got {norm!r}, {radius}, {steps} and {by!r}."
+        )
+    threat = PERTURBATIONS[norm](radius=radius)
+    penalties: list[tuple[str, float, Penalty]] = []
+    if thickness:
+        at_x = negative_margin if by == "slope" else negative_margin_along
+        penalties.append(("margin", thickness, negative_margin_beside if radius else at_x))
+    if curvature:
+        penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
+    if softplus < 0:
+        raise ValueError(f"R2ET needs softplus >= 0, the sharpness of the units, got {softplus}.")
+    return Method(
+        prepare=SoftplusUnits(rho=softplus) if softplus else None, penalties=tuple(penalties)
+    )

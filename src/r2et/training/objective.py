@@ -1,0 +1,125 @@
+"""The loss of a method, which any training loop can minimise."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from r2et.core.autograd import PLAIN_ATTENTION, eval_mode
+from r2et.core.inputs import Joined
+from r2et.explainers import check_classes, check_logits, check_targets, logits_of
+from r2et.methods.method import BatchContext, Draw, Method
+
+CLASSIFICATION = "classification"
+
+
+class Loss(NamedTuple):
+    """The number to minimise and, detached, what it is made of."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+class Objective(nn.Module):
+    """Cross-entropy plus a method's penalties: `objective(x, y).backward()` in any loop.
+
+    Everything happens in one forward, so that it can be wrapped for several processes. Methods
+    that need random numbers take them from `draw`, torch's global stream unless given. The first
+    call refuses a penalty that no weight could learn from.
+    """
+
+    def __init__(self, model: nn.Module, method: Method, draw: Draw = torch.randn_like) -> None:
+        super().__init__()
+        self.model = method.prepare(model) if method.prepare else model
+        self.method, self.draw = method, draw
+        self._followed = False
+
+    def forward(
+        self, x: Tensor, y: Tensor, weights: Tensor | None = None, penalised: float = 1.0
+    ) -> Tensor:
+        """The mean loss over a batch, or the mean by `weights` (B,): a scalar.
+
+        Penalties count for a share `penalised` of their weights.
+        """
+        return self.parts(x, y, weights, penalised).total
+
+    def parts(
+        self, x: Tensor, y: Tensor, weights: Tensor | None = None, penalised: float = 1.0
+    ) -> Loss:
+        """The same loss with what it is made of, cross-entropy and each penalty, unweighted.
+
+        It costs as much as the call itself, and its `total` can be differentiated as well.
+        """
+        if not isinstance(x, Tensor):
+            if not isinstance(self.model, Joined):
+                raise ValueError(
+                    "an objective of examples that are several tensors needs a model that is "
+                    "joined: give Joined(model, inputs)."
+                )
+            x = self.model.inputs.pack(*x)
+        parts = {name: _mean(part, weights) for name, part in self.parts_of(x, y).items()}
+        total = parts[CLASSIFICATION]
+        for name, weight, _ in self.method.penalties:
+            total = total + penalised * weight * parts[name]
+        return Loss(total, {name: part.detach() for name, part in parts.items()})
+
+    def parts_of(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Cross-entropy and each penalty, not yet weighted, of each example: (B,) each."""
+        check_targets(y, len(x))
+        if not self.method.penalties and self.method.perturb is None:
+            return {CLASSIFICATION: self._classified(logits_of(self.model, x), y)}
+        with PLAIN_ATTENTION:
+            if self.method.perturb is not None:
+                x = self.method.perturb(BatchContext(self.model, x, draw=self.draw)).detach()
+            if self.method.penalties and self.method.by_input and not x.requires_grad:
+                x = x.detach().requires_grad_()
+            logits = logits_of(self.model, x)
+            parts = {CLASSIFICATION: self._classified(logits, y)}
+            if self.method.penalties:
+                parts |= self._penalties(x, logits)
+        return parts
+
+    def _classified(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of each example: (B,)."""
+        check_logits(logits)
+        check_classes(y, logits.shape[1])
+        return F.cross_entropy(logits, y, reduction="none")
+
+    def _penalties(self, x: Tensor, logits: Tensor) -> dict[str, Tensor]:
+        """Each penalty of each example, not yet weighted: (B,) each."""
+        with eval_mode(self.model) as switched:
+            if switched or not torch.is_grad_enabled():
+                # Logits of batch statistics are good for the loss only: examples mix in them,
+                # and the class they favour need not be the one the model will predict.
+                with torch.enable_grad():
+                    logits = logits_of(self.model, x)
+            look = BatchContext(self.model, x, logits, self.draw)
+            found = {name: penalty(look) for name, _, penalty in self.method.penalties}
+        if not self._followed and torch.is_grad_enabled():
+            for name, weight, _ in self.method.penalties:
+                if weight:
+                    _check_followed(name, found[name], self.model)
+            self._followed = True
+        return found
+
+
+def _check_followed(name: str, penalty: Tensor, model: nn.Module) -> None:
+    """Refuse a penalty that reaches no weight, and would train as if it were not there."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    if not weights or not penalty.numel():
+        return
+    slopes: Sequence[Tensor | None] = (None,)
+    if penalty.requires_grad:
+        slopes = torch.autograd.grad(penalty.sum(), weights, retain_graph=True, allow_unused=True)
+    if all(slope is None for slope in slopes):
+        raise ValueError(
+            f"the penalty {name!r} must hang on the model's weights, but its explanation has no "
+            "graph to any of them, so that nothing would be learnt from it: explain by a function "
+            "that can be differentiated by the weights, such as those of r2et.explainers."
+        )
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values.mean() if weights is None else (values * weights).sum() / weights.sum()
