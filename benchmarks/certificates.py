@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from r2et import attack_curve, strong_attack
+from r2et import attack_curve
 from r2et.certification import Certificate, certify
 from r2et.core.rng import stream
 from r2et.data import Split, load
@@ -79,10 +79,7 @@ def of_adult() -> list[Limit]:
         _, seconds = timed(partial(certify, model, x, k=TOP))
         found, whole = timed(partial(certify, model, x, k=TOP, epsilons=EPSILONS))
         some = x[:ATTACKED]
-        curve = attack_curve(
-            lambda radius: strong_attack(k=TOP, radius=radius), (0.1, 0.3, 1), k=TOP
-        )
-        smallest = curve(model, some, model(some).argmax(-1)).smallest
+        smallest = attack_curve(model, some, k=TOP, radii=(0.1, 0.3, 1)).smallest
         ratio = found.radius[:ATTACKED] / smallest
         ratio = ratio[smallest < torch.inf]
         broken = len(ratio) / ATTACKED

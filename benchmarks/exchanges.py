@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import r2et
-from r2et.attacks import EnsembleBudget, strong_attack
+from r2et.attacks import EnsembleBudget, attack
 from r2et.core.rng import stream
 from r2et.data import Split
 from r2et.experiments.config import load_recipe
@@ -73,9 +73,8 @@ def measured(model: nn.Module, split: Split) -> list[float]:
         ).mean()
     found = exchange_agreement(model, x, y, split.dataset.structure.exchangeable).mean()
     assert found is not None
-    kept = strong_attack(k=K, radius=RADIUS, effort=EnsembleBudget(rounds=2))(
-        model, x, y
-    ).precision.mean()
+    found_by = attack(model, x, y, k=K, radius=RADIUS, budget=EnsembleBudget(rounds=2))
+    kept = found_by.precision.mean()
     area = auc(model, whole, split.valid.y)
     return [area, 100 * float(kept), 100 * float(share), found.order, found.size]
 

@@ -308,7 +308,7 @@ def recipes(place: Place) -> list[str]:
     path = place.spoilt("recipe.toml", mutated_text, place.draw.choice(("=", ",", '"')))
     if place.draw.random() < 0.5:
         path = place.spoilt("rules.toml", mutated_text, place.draw.choice(("=", ",", '"')))
-        words = ["attack", "compas", "--model", "fuzzed:compas", "--threat", str(path)]
+        words = ["attack", "compas", "--model", "fuzzed:compas", "--perturbation", str(path)]
         return [
             *words,
             "--examples",

@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import nn
 
-from r2et.attacks import Budget, er_attack
+from r2et.attacks import WalkBudget, attack
 from r2et.core.inputs import Inputs, Piece
 from r2et.core.rng import stream
 from r2et.data import Part
@@ -214,12 +215,13 @@ def grid_ratios() -> list[Ratio]:
 
 def attack_ratios() -> list[Ratio]:
     model = mlp(FEATURES, generator=stream(0, "bench", "init")).double()
-    attack = er_attack(k=TOP, budget=Budget(steps=30), record_every=10)
+    budget = WalkBudget(steps=30, record_every=10)
+    walked = partial(attack, k=TOP, method="er", budget=budget)
     x, _ = examples(4096)
     x = x.double()
     y = predicted(model, x)
-    alone = seconds(lambda: attack(model, x[:1], y[:1]), 2, 5)
-    together = seconds(lambda: attack(model, x, y), 1, 5)
+    alone = seconds(lambda: walked(model, x[:1], y[:1]), 2, 5)
+    together = seconds(lambda: walked(model, x, y), 1, 5)
     value = alone / (together / len(x))
     what = f"batched ERAttack, {len(x)} examples / one at a time, examples per second"
     return [Ratio(what=what, value=value, unit="x", limit=">= 200", holds=value >= 200)]

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 import r2et
-from r2et.attacks import Budget, EnsembleBudget, L2Ball, er_attack, mse_attack, strong_attack
-from r2et.attacks.searches import BestSoFar
+from r2et.attacks import EnsembleBudget, WalkBudget, attack
+from r2et.attacks.search import AttackProblem, BestSoFar
 from r2et.core.rng import stream
 from r2et.experiments.config import load_recipe
 from r2et.experiments.runner import fitted
 from r2et.explainers import Gradient, gradient, input_gradient, predicted
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
+from r2et.perturbations import L2Ball
 
 K, EXAMPLES, POINTS = 8, 300, 20_000
 NETWORKS = {
@@ -46,7 +47,8 @@ class WithNullDirection(nn.Module):
 
 def random_search(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Lowest P@8 over POINTS random points of the ball, half of them on its surface: (B,)."""
-    best = BestSoFar(model, gradient, x, y, K, L2Ball())
+    problem = AttackProblem(k=K, explainer=gradient, perturbation=L2Ball())
+    best = BestSoFar(model, x, y, problem)
     generator = stream(0, "random search")
     for surface in (True, False):
         for _ in range(POINTS // 2 // 20):
@@ -66,18 +68,16 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
         model, _, _ = fitted(split, replace(recipe, activation=activation), method, settings)
         model = model.double().eval()
         y = predicted(model, x)
-        walk = Budget(radius=1.0)
+        walk = WalkBudget(record_every=10)
         single = {
-            "ERAttack": er_attack(k=K, budget=walk, record_every=10)(model, x, y).precision,
-            "MSE": mse_attack(k=K, budget=walk, record_every=10)(model, x, y).precision,
+            "ERAttack": attack(model, x, y, k=K, method="er", budget=walk).precision,
+            "MSE": attack(model, x, y, k=K, method="mse", budget=walk).precision,
             "20,000 points": random_search(model, x, y),
         }
         begun = time.process_time()
-        strong = strong_attack(k=K)(model, x, y)
+        strong = attack(model, x, y, k=K)
         seconds = time.process_time() - begun
-        twice = strong_attack(k=K, effort=EnsembleBudget(rounds=2 * EnsembleBudget().rounds))(
-            model, x, y
-        )
+        twice = attack(model, x, y, k=K, budget=EnsembleBudget(rounds=2 * EnsembleBudget().rounds))
         found = {**single, **strong.members, "strong": strong.precision, "doubled": twice.precision}
         rows.append(
             {"network": label, "AUC": auc(model, split.test.x.double(), split.test.y)}
@@ -91,8 +91,8 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
                 "Vanilla": model,
                 "+ 16 null": WithNullDirection(model, education),
             }.items():
-                plain = strong_attack(k=K)(each, x, y).precision.mean()
-                free = strong_attack(k=K, explain=Gradient(one_hot=groups))(each, x, y)
+                plain = attack(each, x, y, k=K).precision.mean()
+                free = attack(each, x, y, k=K, explainer=Gradient(one_hot=groups))
                 with torch.no_grad():
                     share = off_data_share(input_gradient(each, x, y, "margin"), groups).mean()
                 rows.append(
@@ -127,7 +127,7 @@ def main() -> None:
     model = fitted(split, load_recipe("converged", "adult"), "vanilla", {})[0].double().eval()
     x = split.test.x[:1000].double()
     begun = time.perf_counter()
-    strong_attack(k=K)(model, x, predicted(model, x))
+    attack(model, x, k=K)
     print(f"\nstrong attack on 1,000 examples: {time.perf_counter() - begun:.1f} s of wall clock")
 
 

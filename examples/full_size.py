@@ -12,13 +12,14 @@ from pathlib import Path
 
 import torch
 
-from r2et import Activations, Box, Budget, er_attack, gradient, precision_at_k, read_image
+from r2et import Activations, Box, WalkBudget, attack, gradient, precision_at_k, read_image
 from r2et.core.rng import stream
 from r2et.explainers import predicted
 from r2et.models import MODELS
 from r2et.training.trainer import load
 
-BUDGET = Budget(radius=1 / 255, step=0.2 / 255, steps=10)
+ADMISSIBLE = Box(radius=1 / 255, bounds=(0.0, 1.0))
+BUDGET = WalkBudget(step=0.2 / 255, steps=10, record_every=2)
 
 
 def main(arguments: list[str], size: tuple[int, int] = (496, 1536)) -> None:
@@ -48,11 +49,17 @@ def main(arguments: list[str], size: tuple[int, int] = (496, 1536)) -> None:
         ("pixels", gradient, x.numel() // 10),
         ("concepts", Activations(layer="penultimate"), 50),
     ):
-        attack = er_attack(
-            k=k, explain=explain, budget=BUDGET, threat=Box(bounds=(0.0, 1.0)), record_every=2
+        found = attack(
+            model,
+            x,
+            y,
+            k=k,
+            method="er",
+            explainer=explain,
+            perturbation=ADMISSIBLE,
+            budget=BUDGET,
         )
-        found = attack(model, x, y)
-        move = Box(radius=BUDGET.radius).offsets(x[0], 1, stream(0, "noise"), surface=True)
+        move = ADMISSIBLE.offsets(x[0], 1, stream(0, "noise"), surface=True)
         with torch.no_grad():
             noisy = explain(model, (x + move).clamp(0, 1), y)
         print(

@@ -17,6 +17,6 @@ for _ in range(20):
         optimizer.step()
 
 x = split.test.x[:200].double()
-y = r2et.predicted(model.double(), x)
-attacked = r2et.strong_attack(k=8, radius=0.5)(model, x, y)
+model = model.double()
+attacked = r2et.attack(model, x, k=8, radius=0.5)
 print(f"of the top 8 reasons, {attacked.precision.mean():.0%} survive a strong attack")

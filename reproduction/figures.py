@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from r2et.attacks.comparison import HandlerPoint
+from r2et.attacks.comparison import HandlingPoint
 from r2et.experiments.tables import LINEAR, Row, is_variant, passed_rows, summarise
 from r2et.report.charts import LIGHT, Drawing, file_of, handlers, heading, spread
 from r2et.report.maps import saliency_figure
@@ -327,7 +327,7 @@ def handlers_figures(rows: Sequence[Row]) -> dict[str, str]:
     found = {}
     for row in rows:
         if row["recipe"] == HANDLERS_ROWS:
-            points = [HandlerPoint(**point) for point in row["points"]]
+            points = [HandlingPoint(**point) for point in row["points"]]
             found[str(row["dataset"])] = file_of(partial(handlers, points))
     return found
 

@@ -11,7 +11,7 @@ from r2et.core.naming import nearest
 from r2et.data.builtin import load as load_embedded
 from r2et.data.dataset import Dataset
 from r2et.data.roots import MissingDataError
-from r2et.experiments.attack_run import LabSettings, compared_by, compared_handlers
+from r2et.experiments.attack_run import AttackRunSettings, compared_by, compared_handling
 from r2et.experiments.config import Recipe, load_recipe
 from r2et.experiments.execution import OnProgress, Plan, Progress, sweep, unit_of
 from r2et.experiments.runner import (
@@ -313,7 +313,7 @@ def handlers_row(
     Kept in out/handlers.jsonl and not computed again.
     """
     recipe = load_recipe(recipe_name, dataset.name)
-    settings = LabSettings(
+    settings = AttackRunSettings(
         attack="er",
         k=recipe.evaluation.k,
         epsilons=(recipe.evaluation.er.radius,),
@@ -329,7 +329,7 @@ def handlers_row(
     model, _ = load_model(unit.path(recipe.methods[0].grid[0]))
     split = dataset.split(0)
     points = (
-        compared_handlers(model, split, settings)
+        compared_handling(model, split, settings)
         if dataset.tabular
         else compared_by(model, split, recipe, HANDLERS_EXAMPLES)
     )

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from r2et.attacks.comparison import HandlerPoint, marked
+from r2et.attacks.comparison import HandlingPoint, marked
 from r2et.experiments.runner import LABELS
 from reproduction.targets import HANDLERS_ROWS, TABULAR
 
@@ -151,7 +151,7 @@ def handlers_row_of(dataset: str) -> dict[str, Any]:
     """A row of compared ways to keep predictions."""
     draw = random.Random(dataset)
     points = [
-        HandlerPoint(
+        HandlingPoint(
             goal=goal,
             handler=handler,
             step=step,

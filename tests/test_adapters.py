@@ -22,8 +22,9 @@ from captum.attr import (
 from captum.metrics import sensitivity_max
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import Linear, Quadratic, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.attacks import EnsembleBudget, er_attack, strong_attack
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.explainers import (
     Explainer,
     Gradient,
@@ -187,7 +188,7 @@ def test_whoever_differentiates_is_refused_in_a_sentence(theirs: Any) -> None:
         with pytest.raises(RuntimeError, match=f"{theirs.__name__} cannot be differentiated"):
             scores.sum().backward()
     with pytest.raises(RuntimeError, match="guide"):
-        er_attack(k=2, explain=captum_explainer(theirs))(model, x, predicted(model, x))
+        attacker("er", k=2, explainer=captum_explainer(theirs))(model, x, predicted(model, x))
 
 
 def test_a_guide_lends_its_slope_and_not_its_values() -> None:
@@ -211,8 +212,8 @@ def test_attacks_are_judged_by_captums_numbers() -> None:
     y = predicted(model, x)
     plain = captum_explainer(attr.IntegratedGradients, n_steps=10)
     guided = captum_explainer(attr.IntegratedGradients, n_steps=10, guide=gradient)
-    blind = strong_attack(k=2, explain=plain, radius=1.0, effort=NO_SLOPES)(model, x, y)
-    seeing = strong_attack(k=2, explain=guided, radius=1.0, effort=BRIEF)(model, x, y)
+    blind = attacker("strong", k=2, explainer=plain, radius=1.0, budget=NO_SLOPES)(model, x, y)
+    seeing = attacker("strong", k=2, explainer=guided, radius=1.0, budget=BRIEF)(model, x, y)
     for found in (blind, seeing):
         assert found.flipped.any()
         with torch.no_grad():

@@ -18,20 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import numbers
 from r2et.actionable import (
     ActionableSet,
     Choice,
     Number,
     Rule,
-    applicant_threat,
+    actionable_set,
     read_rules,
     rule_names,
     what_it_buys,
 )
-from r2et.attacks import PerturbationSet, er_attack, flip_attack, mse_attack, strong_attack
 from r2et.attacks.ensemble import EnsembleBudget
-from r2et.attacks.records import Budget
+from r2et.attacks.pgd import flippable
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Dataset, Scale, Split, from_frame, load
@@ -39,6 +39,7 @@ from r2et.data.builtin import TABLES
 from r2et.data.dataset import TableStructure
 from r2et.data.schema import Category, Numeric, Schema
 from r2et.explainers import gradient, predicted
+from r2et.perturbations import PerturbationSet
 from refusals import refusal
 
 ROOT = Path(__file__).parents[1]
@@ -312,7 +313,7 @@ def world_of(seed: int, dtype: torch.dtype = torch.float64, rows: int = 3) -> Wo
     if draw.random() < 0.3:
         rules["*"] = Rule(swap=draw.uniform(0.2, 2), share=draw.uniform(0.01, 1))
     radius = draw.choice([0.0, 0.3, 0.5, 1.0, 1.0, 1.0, 2**0.5, 2.0, draw.uniform(0, 4), 1e-3, 50])
-    threat = applicant_threat((dataset, scale), rules, radius=radius)
+    threat = actionable_set((dataset, scale), rules, radius=radius)
     centre = [drawn_row(draw, dataset, scale, tidy=False) for _ in range(rows)]
     # Evaluations are in float64, on rows that were float32 before.
     once = draw.choice(DTYPES)
@@ -704,7 +705,7 @@ def test_the_inputs_of_another_person_are_admissible_bit_by_bit(scaling: Any) ->
     # All ages and balances of the data, as neighbours of one another, in the float32 of a split and
     # in the float64 of an evaluation, which takes its rows from there.
     split = split_of("bank", scaling)
-    threat = applicant_threat(split, {}, radius=2.0)
+    threat = actionable_set(split, {}, radius=2.0)
     x = split.test.x[:500]
     for dtype in DTYPES:
         centre, point = x.to(dtype), x.to(dtype).clone()
@@ -1003,7 +1004,7 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
         "gender": Rule(fixed=True),
     }
     split = split_of("adult")
-    threat = applicant_threat(split, rules, radius=3.0)
+    threat = actionable_set(split, rules, radius=3.0)
     age, hours = threat.numbers
     assert (age.per_eps, age.only, age.low, age.high, age.whole) == (5, "up", 18, 90, True)
     width = split.scale.width[1].item()
@@ -1016,8 +1017,8 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
 
 def test_without_rules_the_defaults_hold() -> None:
     split = split_of("compas", "standard")
-    threat = applicant_threat(split)
-    assert threat == applicant_threat((split.dataset, split.scale), {}, radius=1.0)
+    threat = actionable_set(split)
+    assert threat == actionable_set((split.dataset, split.scale), {}, radius=1.0)
     assert threat.fixed == ()
     assert {choice.swap for choice in threat.choices} == {1.0}
     for number in threat.numbers:
@@ -1033,7 +1034,7 @@ def test_without_rules_the_defaults_hold() -> None:
 def test_a_group_can_be_freed_where_all_are_fixed() -> None:
     split = split_of("adult")
     rules = {"*": Rule(fixed=True), "occupation": Rule(fixed=False), "age": Rule(fixed=True)}
-    threat = applicant_threat(split, rules)
+    threat = actionable_set(split, rules)
     assert [choice.name for choice in threat.choices] == ["occupation"]
     assert threat.numbers == ()
     assert len(threat.fixed) == 7
@@ -1048,7 +1049,7 @@ def table(**columns: list[Any]) -> tuple[Dataset, Scale]:
 
 def test_missing_numbers_have_a_mark_that_never_moves() -> None:
     data = table(income=[10.0, None, 12.5, 30.0], job=["a", "b", "a", "b"], y=[0, 1, 0, 1])
-    threat = applicant_threat(data, {"income": Rule(per_eps=5)})
+    threat = actionable_set(data, {"income": Rule(per_eps=5)})
     (income,) = threat.numbers
     assert (income.column, income.marks, income.whole) == (0, (1,), False)
     assert [choice.columns for choice in threat.choices] == [(2,)]
@@ -1061,12 +1062,12 @@ def test_whether_numbers_are_whole_is_seen_in_the_data() -> None:
     data = table(
         age=[20, 31, 45, 60], rate=[0.5, 1.0, 2.0, 3.0], sales=[1, 5, 7, 2_000_000], y=[0, 1, 0, 1]
     )
-    whole = {number.name: number.whole for number in applicant_threat(data).numbers}
+    whole = {number.name: number.whole for number in actionable_set(data).numbers}
     assert whole == {"age": True, "rate": False, "sales": False}
     rules = {"rate": Rule(whole=True), "age": Rule(whole=False)}
-    whole = {number.name: number.whole for number in applicant_threat(data, rules).numbers}
+    whole = {number.name: number.whole for number in actionable_set(data, rules).numbers}
     assert whole == {"age": False, "rate": True, "sales": False}
-    assert "sales" in refusal(lambda: applicant_threat(data, {"sales": Rule(whole=True)}))
+    assert "sales" in refusal(lambda: actionable_set(data, {"sales": Rule(whole=True)}))
 
 
 @pytest.mark.parametrize(
@@ -1120,18 +1121,18 @@ def test_rules_that_do_not_exist_are_refused(tmp_path: Path) -> None:
 )
 def test_rules_that_do_not_fit_the_data_are_refused(rules: Any, words: list[str]) -> None:
     split = split_of("adult")
-    message = refusal(partial(applicant_threat, split, rules))
+    message = refusal(partial(actionable_set, split, rules))
     for word in words:
         assert word in message
 
 
 def test_scales_of_other_data_are_refused() -> None:
     adult, bank = split_of("adult"), split_of("bank")
-    assert "28" in refusal(lambda: applicant_threat((adult.dataset, bank.scale)))
+    assert "28" in refusal(lambda: actionable_set((adult.dataset, bank.scale)))
     width = adult.scale.width.clone()
     width[-1] = 2.0
     assert "'gender'" in refusal(
-        lambda: applicant_threat((adult.dataset, replace(adult.scale, width=width)))
+        lambda: actionable_set((adult.dataset, replace(adult.scale, width=width)))
     )
 
 
@@ -1178,7 +1179,7 @@ def test_every_person_of_the_data_is_admissible_and_can_do_all_that_is_for_sale(
     name: str, dtype: torch.dtype
 ) -> None:
     split = split_of(name)
-    threat = applicant_threat(split, read_rules(name))
+    threat = actionable_set(split, read_rules(name))
     x = split.test.x.to(dtype)
     assert torch.equal(threat.project(x, x), x)
     assert (threat.cost(x, x) == 0).all()
@@ -1198,7 +1199,7 @@ def test_every_person_of_the_data_is_admissible_and_can_do_all_that_is_for_sale(
 
 
 def test_the_rules_of_adult_in_words() -> None:
-    threat = applicant_threat(split_of("adult"), read_rules("adult"))
+    threat = actionable_set(split_of("adult"), read_rules("adult"))
     assert what_it_buys(threat) == [
         "age: up by 5 years",
         "hours per week: up or down by 10 hours",
@@ -1215,7 +1216,7 @@ def test_the_rules_of_adult_in_words() -> None:
 
 
 def test_words_for_choices_of_one_way() -> None:
-    threat = applicant_threat(split_of("bank"), read_rules("bank"), radius=2.0)
+    threat = actionable_set(split_of("bank"), read_rules("bank"), radius=2.0)
     assert "default: a change from 'no' to 'yes' for 2" in what_it_buys(threat)
     down = replace(
         BOTH, choices=(replace(LOAN, only="down"),), numbers=(replace(DEBT, only="down"),)
@@ -1264,7 +1265,7 @@ def test_the_rules_of_the_document_can_be_read(tmp_path: Path) -> None:
         sex=["f", "m", "m"] * 2,
         y=[0, 1] * 3,
     )
-    assert what_it_buys(applicant_threat(data, rules, radius=2.0)) == [
+    assert what_it_buys(actionable_set(data, rules, radius=2.0)) == [
         "age: up by 10",
         "income: up or down by 400",
         "job: a change for 1.5",
@@ -1305,12 +1306,12 @@ def assert_bought(
 def test_attacks_return_people_who_could_exist(kind: str, dtype: torch.dtype) -> None:
     split, model, x, y = adult_case(dtype=dtype)
     rules = read_rules("adult")
-    threat: PerturbationSet = applicant_threat(split, rules)
-    budget = Budget(radius=1.0, step=0.1, steps=25)
+    threat: PerturbationSet = actionable_set(split, rules)
+    budget = {"radius": 1.0, "step": 0.1, "steps": 25}
     attack = {
-        "er": er_attack(k=8, budget=budget, threat=threat),
-        "mse": mse_attack(k=8, budget=budget, threat=threat),
-        "strong": strong_attack(k=8, effort=EFFORT, threat=threat),
+        "er": attacker("er", k=8, **budget, perturbation=threat),
+        "mse": attacker("mse", k=8, **budget, perturbation=threat),
+        "strong": attacker("strong", k=8, budget=EFFORT, perturbation=threat),
     }[kind]
     found = attack(model, x, y)
     assert found.x.dtype == dtype
@@ -1351,14 +1352,14 @@ def everything_for_one(split: Split, x: Tensor) -> Iterator[tuple[Tensor, Tensor
 
 def test_no_attack_beats_the_list_of_all_inputs_and_the_strong_one_equals_it() -> None:
     split, model, x, y = adult_case()
-    threat = applicant_threat(split, read_rules("adult"))
+    threat = actionable_set(split, read_rules("adult"))
     before, worst = gradient(model, x, y).detach(), torch.ones(len(x)).double()
     for other, theirs in everything_for_one(split, x):
         fine = theirs & (predicted(model, other) == y)
         precision = precision_at_k(before, gradient(model, other, y).detach(), 8)
         worst = torch.where(fine, torch.minimum(worst, precision), worst)
-    strong = strong_attack(k=8, effort=EFFORT, threat=threat)(model, x, y).precision
-    er = er_attack(k=8, budget=Budget(step=0.1, steps=25), threat=threat)(model, x, y).precision
+    strong = attacker("strong", k=8, budget=EFFORT, perturbation=threat)(model, x, y).precision
+    er = attacker("er", k=8, step=0.1, steps=25, perturbation=threat)(model, x, y).precision
     assert (strong >= worst - 1e-12).all()
     assert (er >= worst - 1e-12).all()
     assert worst.mean() < 0.8
@@ -1367,9 +1368,9 @@ def test_no_attack_beats_the_list_of_all_inputs_and_the_strong_one_equals_it() -
 
 def test_more_radius_breaks_more() -> None:
     split, model, x, y = adult_case()
-    threat = applicant_threat(split, read_rules("adult"))
+    threat = actionable_set(split, read_rules("adult"))
     broken = [
-        strong_attack(k=8, radius=radius, effort=EFFORT, threat=threat)(model, x, y)
+        attacker("strong", k=8, radius=radius, budget=EFFORT, perturbation=threat)(model, x, y)
         for radius in (0.1, 1.0, 2.0)
     ]
     precision = [found.precision.mean().item() for found in broken]
@@ -1382,9 +1383,9 @@ def test_more_radius_breaks_more() -> None:
 
 def test_predictions_can_be_flipped_by_people_who_could_exist() -> None:
     split, model, x, y = adult_case(rows=300)
-    threat = applicant_threat(split, read_rules("adult"))
+    threat = actionable_set(split, read_rules("adult"))
     flippable = [
-        flip_attack(radius=radius, threat=threat)(model, x, y) for radius in (0.1, 1.0, 3.0)
+        flippable(model, x, y, radius=radius, perturbation=threat) for radius in (0.1, 1.0, 3.0)
     ]
     shares = [each.double().mean().item() for each in flippable]
     assert shares[0] <= shares[1] < shares[2]

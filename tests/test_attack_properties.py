@@ -1,6 +1,5 @@
 """No attack ever returns what its threat does not admit: random models, budgets and threats."""
 
-import inspect
 import math
 import random
 
@@ -9,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
-from r2et.attacks import ATTACKS, Budget, EnsembleBudget, L2Ball, PerturbationSet
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.registry import ATTACKS, attack
 from r2et.core.ranking import precision_at_k
 from r2et.explainers import gradient, predicted
+from r2et.perturbations import L2Ball, PerturbationSet
 from test_applicants import world_of
 from test_attack_contracts import exactly_within
 
@@ -37,18 +39,13 @@ def attacked_case(name: str, seed: int) -> None:
     y = predicted(model, x)
     k = draw.randint(1, d - 1)
     steps = draw.randint(1, 5)
-    given = {
-        "radius": threat.radius,
-        "budget": Budget(radius=threat.radius, step=threat.radius / steps or 1.0, steps=steps),
-        "effort": EFFORT,
-        "iterations": steps,
-        "handler": draw.choice(["unconstrained", "hedge", "qp", "rejection"]),
-        "seed": seed,
-    }
-    build = ATTACKS[name].build
-    offered = inspect.signature(build).parameters
-    chosen = {key: each for key, each in given.items() if key in offered}
-    found = build(k=k, threat=threat, **chosen)(model, x, y)
+    kind = type(ATTACKS[name].budget)
+    if kind is WalkBudget:
+        handling = draw.choice(["unconstrained", "hedge", "qp", "rejection"])
+        budget = WalkBudget(step=threat.radius / steps or 1.0, steps=steps, handling=handling)
+    else:
+        budget = EFFORT if kind is EnsembleBudget else kind(iterations=steps)
+    found = attack(model, x, y, k=k, method=name, perturbation=threat, budget=budget, seed=seed)
     if world is not None:
         assert world.complaints(found.x) == []
     else:

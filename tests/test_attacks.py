@@ -9,19 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attacking import Attack, attacker
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import (
-    Attack,
-    Budget,
-    EnsembleBudget,
-    er_attack,
-    flip_attack,
-    mse_attack,
-    strong_attack,
-)
-from r2et.attacks.goals import distance_goal, ranking_goal, relative
-from r2et.attacks.searches import projected_descent
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import flippable
+from r2et.attacks.search import distance_goal, projected_descent, ranking_goal, relative
 from r2et.core.ranking import precision_at_k
+from r2et.evaluation.evaluate import Walk
 from r2et.explainers import Explainer, Gradient, gradient, predicted
 from r2et.perturbations import L2Ball, unit
 from trained import adult_network
@@ -56,7 +50,7 @@ def walk(
             seen.append(at.detach().clone())
         return look(model, at, y)
 
-    build(explain=explain, **choices)(model, x, y)
+    build(explainer=explain, **choices)(model, x, y)
     return torch.stack(seen)
 
 
@@ -75,8 +69,8 @@ def test_the_first_step_goes_against_the_slope_of_the_mean_gap() -> None:
     model, x, k, length = tiny_mlp(), numbers(3, 6), 2, 0.02
     y = predicted(model, x)
     before = gradient(model, x, y).detach()
-    budget = Budget(radius=1.0, step=length, steps=1)
-    start, end = walk(er_attack, gradient, model, x, y, k=k, budget=budget)
+    budget = {"radius": 1.0, "step": length, "steps": 1}
+    start, end = walk(partial(attacker, "er"), gradient, model, x, y, k=k, budget=budget)
     assert torch.equal(start, x)
     for row in range(3):
 
@@ -96,8 +90,8 @@ def test_the_first_step_goes_against_the_slope_of_the_mean_gap() -> None:
 def test_the_mean_gap_falls_at_every_step_on_a_smooth_network() -> None:
     model, x, k = tiny_mlp(), numbers(4, 6), 2
     y = predicted(model, x)
-    budget = Budget(radius=1.0, step=2e-3, steps=40)
-    path = walk(er_attack, gradient, model, x, y, k=k, budget=budget)
+    budget = {"radius": 1.0, "step": 2e-3, "steps": 40}
+    path = walk(partial(attacker, "er"), gradient, model, x, y, k=k, budget=budget)
     assert len(path) == 41
     before = gradient(model, x, y).detach()
     for row in range(4):
@@ -110,8 +104,8 @@ def test_the_walk_on_a_quadratic_is_a_straight_line() -> None:
     # elsewhere. Its slope A'w = Aw does not depend on x: step t is at x - t s Aw / ||Aw||, and
     # beyond the radius the walk stays where it left the ball.
     model, x, k, length, radius = Sure(d=6), numbers(5, 6), 2, 0.1, 0.75
-    budget = Budget(radius=radius, step=length, steps=12)
-    path = walk(er_attack, signed_logit, model, x, ones(x), k=k, budget=budget)
+    budget = {"radius": radius, "step": length, "steps": 12}
+    path = walk(partial(attacker, "er"), signed_logit, model, x, ones(x), k=k, budget=budget)
     A, b = model.A.detach(), model.b.detach()
     for row in range(5):
         ranked = (A @ x[row] + b).argsort(descending=True)
@@ -124,11 +118,11 @@ def test_the_walk_on_a_quadratic_is_a_straight_line() -> None:
         assert (path[-1, row] - x[row]).norm() == pytest.approx(radius, abs=1e-12)
 
 
-@pytest.mark.parametrize("build", [er_attack, mse_attack])
+@pytest.mark.parametrize("build", [partial(attacker, "er"), partial(attacker, "mse")])
 def test_t_steps_reach_no_further_than_t_lengths(build: Callable[..., Attack]) -> None:
     model, x, length = tiny_mlp(), numbers(4, 6), 0.05
     y = predicted(model, x)
-    budget = Budget(radius=9.0, step=length, steps=30)
+    budget = {"radius": 9.0, "step": length, "steps": 30}
     path = walk(build, gradient, model, x, y, k=2, budget=budget)
     steps = torch.arange(len(path))
     assert len(path) == 31
@@ -144,11 +138,15 @@ def test_the_mse_attack_needs_its_random_first_step() -> None:
     y = predicted(model, x)
     lower = distance_goal(gradient(model, x, y).detach())
     stuck = projected_descent(
-        lambda at: lower(gradient(model, at, y)), x, start=x, threat=L2Ball(), lengths=[0.1] * 10
+        lambda at: lower(gradient(model, at, y)),
+        x,
+        start=x,
+        perturbation=L2Ball(),
+        lengths=[0.1] * 10,
     )
     assert torch.equal(stuck, x)
-    budget = Budget(radius=1.0, step=0.1, steps=10)
-    path = walk(mse_attack, gradient, model, x, y, k=2, budget=budget)
+    budget = {"radius": 1.0, "step": 0.1, "steps": 10}
+    path = walk(partial(attacker, "mse"), gradient, model, x, y, k=2, budget=budget)
     assert ((path[-1] - x).norm(dim=-1) > 0.5).all()
     far = [-lower(gradient(model, at, y)).detach() for at in path]
     assert (far[-1] > 2 * far[1]).all()
@@ -157,8 +155,8 @@ def test_the_mse_attack_needs_its_random_first_step() -> None:
 def test_the_mse_attack_finds_the_sharpest_direction_of_a_quadratic() -> None:
     # I(x + d) - I(x) = Ad is longest along the eigenvector of the largest |eigenvalue|.
     model, x, radius = Sure(d=6), numbers(3, 6), 0.5
-    budget = Budget(radius=radius, step=0.1, steps=300)
-    path = walk(mse_attack, signed_logit, model, x, ones(x), k=2, budget=budget)
+    budget = {"radius": radius, "step": 0.1, "steps": 300}
+    path = walk(partial(attacker, "mse"), signed_logit, model, x, ones(x), k=2, budget=budget)
     change = ((path[-1] - x) @ model.A.detach()).norm(dim=-1)
     largest = torch.linalg.eigvalsh(model.A.detach()).abs().max()
     torch.testing.assert_close(change, (radius * largest).expand(3), rtol=1e-3, atol=0)
@@ -167,20 +165,20 @@ def test_the_mse_attack_finds_the_sharpest_direction_of_a_quadratic() -> None:
 def test_bounds_bend_the_walk() -> None:
     # On the straight line of a quadratic, a coordinate that reaches its bound stays there.
     model, x = Sure(d=6), numbers(1, 6)
-    budget = Budget(radius=5.0, step=0.1, steps=20)
-    free = walk(er_attack, signed_logit, model, x, ones(x), k=2, budget=budget)[-1, 0]
+    budget = {"radius": 5.0, "step": 0.1, "steps": 20}
+    free = walk(partial(attacker, "er"), signed_logit, model, x, ones(x), k=2, budget=budget)[-1, 0]
     widest = int((free - x[0]).abs().argmax())
     low, high = torch.full((6,), -99.0).double(), torch.full((6,), 99.0).double()
     low[widest], high[widest] = x[0, widest] - 0.1, x[0, widest] + 0.1
     path = walk(
-        er_attack,
+        partial(attacker, "er"),
         signed_logit,
         model,
         x,
         ones(x),
         k=2,
         budget=budget,
-        threat=L2Ball(bounds=(low, high)),
+        perturbation=L2Ball(bounds=(low, high)),
     )
     end = path[-1, 0]
     assert float((end - x[0])[widest].abs()) == pytest.approx(0.1, abs=1e-12)
@@ -236,13 +234,16 @@ def test_a_point_inside_is_left_where_it_is() -> None:
 )
 def test_a_budget_that_allows_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a budget needs"):
-        Budget(**wrong)
+        Walk(**wrong)
+    model, x = tiny_mlp(), numbers(3, 6)
+    with pytest.raises(ValueError, match=r"the budget of a walk needs|the radius of an l2 ball"):
+        attacker("er", k=2, **wrong)(model, x, predicted(model, x))
 
 
 def test_without_steps_x_comes_back() -> None:
     model, x = tiny_mlp(), numbers(3, 6)
-    for build in (er_attack, mse_attack):
-        found = build(k=2, budget=Budget(steps=0))(model, x, predicted(model, x))
+    for build in (partial(attacker, "er"), partial(attacker, "mse")):
+        found = build(k=2, budget={"steps": 0})(model, x, predicted(model, x))
         assert torch.equal(found.x, x)
         assert found.steps.tolist() == [0]
         assert found.first_flip.tolist() == [1, 1, 1]
@@ -256,7 +257,7 @@ def test_a_linear_answer_flips_within_its_distance_to_the_boundary(radius: float
     # The nearest point of other class is |w'x + b| / ||w|| away.
     model, x = Linear(d=5, b=0.3), 0.5 * numbers(60, 5)
     distance = (x @ model.w + model.b).detach().abs() / model.w.detach().norm()
-    found = flip_attack(radius=radius)(model, x, predicted(model, x))
+    found = flippable(model, x, predicted(model, x), radius=radius)
     assert found.dtype == torch.bool
     assert found.any()
     assert not found.all()
@@ -269,11 +270,11 @@ def test_a_flip_may_need_a_way_that_bounds_forbid() -> None:
     model = Linear(w=torch.tensor([1.0, 0.0]).double(), b=-0.5)
     x = torch.tensor([[0.3, 0.0]]).double()
     y = predicted(model, x)
-    assert flip_attack(radius=0.25)(model, x, y).tolist() == [True]
-    assert flip_attack(radius=0.25, threat=L2Ball(bounds=(0.0, 0.4)))(model, x, y).tolist() == [
+    assert flippable(model, x, y, radius=0.25).tolist() == [True]
+    assert flippable(model, x, y, radius=0.25, perturbation=L2Ball(bounds=(0.0, 0.4))).tolist() == [
         False
     ]
-    assert flip_attack(radius=0.0)(model, x, y).tolist() == [False]
+    assert flippable(model, x, y, radius=0.0).tolist() == [False]
 
 
 # --- the strong attack ------------------------------------------------------------------------
@@ -307,7 +308,7 @@ def test_the_smallest_breaking_radius_of_a_quadratic_is_found(seed: int) -> None
     x = x / flip_distance(model, x, k)[:, None]
     torch.testing.assert_close(flip_distance(model, x, k), torch.ones(40).double())
     inside, beyond = (
-        strong_attack(k=k, explain=signed_logit, radius=radius)(model, x, ones(x))
+        attacker("strong", k=k, explainer=signed_logit, radius=radius)(model, x, ones(x))
         for radius in (0.99, 1.05)
     )
     assert not inside.flipped.any()
@@ -337,13 +338,13 @@ trained_network = partial(adult_network, rows=4000, epochs=15, least_auc=0.85, e
 @cache
 def strong_precision() -> Tensor:
     """P@8 of these examples under the strong attack as it comes, within 0.5."""
-    return strong_attack(k=8, radius=0.5)(*trained_network()).precision
+    return attacker("strong", k=8, radius=0.5)(*trained_network()).precision
 
 
 def test_the_strong_attack_is_strong_where_the_papers_attack_is_not() -> None:
     model, x, y = trained_network()
     k, radius, strong = 8, 0.5, strong_precision()
-    er = er_attack(k=k, budget=Budget(radius=radius, step=0.01, steps=60))(model, x, y).precision
+    er = attacker("er", k=k, radius=radius, step=0.01, steps=60)(model, x, y).precision
     random = best_of_random_points(model, x, y, k=k, radius=radius, points=2000)
     assert random.mean() < er.mean()  # as is known of (Leaky)ReLU networks
     assert strong.mean() < random.mean()
@@ -353,17 +354,18 @@ def test_the_strong_attack_is_strong_where_the_papers_attack_is_not() -> None:
 
 def test_more_effort_of_the_strong_attack_finds_more() -> None:
     model, x, y = trained_network()
-    weak = strong_attack(
+    weak = attacker(
+        "strong",
         k=8,
         radius=0.5,
-        effort=EnsembleBudget(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0),
+        budget=EnsembleBudget(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0),
     )
     assert strong_precision().mean() < weak(model, x, y).precision.mean() - 0.05
 
 
 def test_without_any_effort_the_strong_attack_finds_nothing() -> None:
     model, x, y = trained_network()
-    none = strong_attack(k=8, effort=EnsembleBudget(starts=0, points=0, moves=0, pairs=0))
+    none = attacker("strong", k=8, budget=EnsembleBudget(starts=0, points=0, moves=0, pairs=0))
     found = none(model, x[:5], y[:5])
     assert torch.equal(found.x, x[:5])
     assert (found.precision == 1).all()

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from closed_form import tiny_mlp
 from r2et import __version__
-from r2et.attacks import EnsembleBudget
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     Audit,
     AuditSettings,

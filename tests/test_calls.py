@@ -14,13 +14,17 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import r2et
+from attacking import attacker
 from attending import Attends
 from closed_form import Linear, numbers, tiny_mlp
 from r2et.actionable import ActionableSet, Number
-from r2et.attacks import ATTACKS, Box, Budget, EnsembleBudget, L2Ball, attack_curve, flip_attack
-from r2et.attacks.comparison import compare_handlers
+from r2et.attacks.comparison import compare_handling
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import WalkBudget, flippable
+from r2et.attacks.registry import ATTACKS, attack_curve
 from r2et.core.autograd import eval_mode
 from r2et.core.rng import stream
+from r2et.evaluation.evaluate import EvaluationSettings
 from r2et.explainers import EXPLAINERS, SCORES, Gradient, gradient, input_gradient, predicted
 from r2et.methods import METHODS
 from r2et.methods import r2et as trained
@@ -28,7 +32,7 @@ from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import dffot
 from r2et.metrics.statistics import accuracy, auc
 from r2et.models import structured
-from r2et.perturbations import PERTURBATIONS, PerturbationSet
+from r2et.perturbations import PERTURBATIONS, Box, L2Ball, PerturbationSet
 from r2et.theory.complexity import estimated_constants
 from r2et.training.objective import Objective
 from refusals import refusal
@@ -164,7 +168,7 @@ def test_targets_that_are_no_classes_are_refused(targets: Callable[[Tensor], Any
         },
         **{name: partial(explain, model, x, y) for name, explain in EXPLAINERS.items()},
         **{name: partial(small(name), model, x, y) for name in ATTACKS},
-        "flip": partial(flip_attack(radius=1.0), model, x, y),
+        "flip": partial(flippable, model, x, y),
         "case": partial(Case.of, model, gradient, x, x, y, 2),
         "auc": partial(auc, model, x, y),
         "thickness": partial(
@@ -228,7 +232,7 @@ def test_inputs_attacked_in_training_need_a_slope() -> None:
 @every_attack
 def test_an_explanation_without_a_slope_is_not_called_stable(name: str) -> None:
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(6, 6)
-    attack = small(name, explain=without_graph)
+    attack = small(name, explainer=without_graph)
     assert "without a graph" in refusal(lambda: attack(model, x, predicted(model, x)))
 
 
@@ -236,14 +240,14 @@ def test_an_explanation_without_a_slope_is_not_called_stable(name: str) -> None:
 def test_a_constant_explanation_is_stable(name: str) -> None:
     model, x = Linear(d=6).requires_grad_(False), numbers(6, 6)
     for explain in (without_graph, Gradient(of="logit")):
-        found = small(name, explain=explain)(model, x, predicted(model, x))
+        found = small(name, explainer=explain)(model, x, predicted(model, x))
         assert (found.precision == 1).all()
 
 
 def test_what_follows_no_slope_needs_none() -> None:
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(6, 6)
     effort = EnsembleBudget(rounds=1, starts=0, pairs=0)
-    attack = r2et.strong_attack(k=2, explain=without_graph, radius=2.0, effort=effort)
+    attack = attacker("strong", k=2, explainer=without_graph, radius=2.0, budget=effort)
     assert attack(model, x, predicted(model, x)).flipped.any()
 
 
@@ -269,13 +273,13 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def effortless(name: str, **choices: Any) -> Any:
     """An attack that says nothing of radii, but by its choices."""
     less: dict[str, dict[str, Any]] = {
-        "er": {"budget": Budget(step=1.0, steps=5)},
-        "mse": {"budget": Budget(step=1.0, steps=5)},
+        "er": {"step": 1.0, "steps": 5},
+        "mse": {"step": 1.0, "steps": 5},
         "moo": {"iterations": 2, "pairs": 4},
         "armijo": {"iterations": 2, "pairs": 4},
-        "strong": {"effort": LITTLE},
+        "strong": {"budget": LITTLE},
     }
-    return ATTACKS[name].build(k=2, **{**less[name], **choices})
+    return attacker(name, k=2, **{**less[name], **choices})
 
 
 @every_attack
@@ -284,7 +288,7 @@ def effortless(name: str, **choices: Any) -> Any:
 def test_the_radius_of_a_threat_is_used(name: str, kind: Any, radius: float) -> None:
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(6, 6)
     y, threat = predicted(model, x), kind(radius=radius)
-    found = effortless(name, threat=threat)(model, x, y)
+    found = effortless(name, perturbation=threat)(model, x, y)
     places = [found.x] if found.last is None else [found.x, found.last]
     moved = torch.stack([threat.cost(each, x) for each in places])
     assert (moved <= radius).all()
@@ -297,45 +301,40 @@ def test_one_radius_is_enough_and_two_are_refused(name: str) -> None:
     model, x = tiny_mlp(activation=nn.LeakyReLU), numbers(4, 6)
     y = predicted(model, x)
 
-    def by(radius: float) -> dict[str, Any]:
-        if name in ("er", "mse"):
-            return {"budget": Budget(radius=radius, step=1.0, steps=5)}
-        return {"radius": radius}
-
     for kind in (Box, KINDS["l2, scaled"]):
         threats = (kind(), kind(radius=0.3))
-        one, other = (effortless(name, threat=each, **by(0.3))(model, x, y) for each in threats)
-        alone = effortless(name, threat=kind(radius=0.3))(model, x, y)
+        one, other = (
+            effortless(name, perturbation=each, radius=0.3)(model, x, y) for each in threats
+        )
+        alone = effortless(name, perturbation=kind(radius=0.3))(model, x, y)
         assert torch.equal(one.x, other.x)
         assert torch.equal(one.x, alone.x)
-        told = refusal(lambda kind=kind: effortless(name, threat=kind(radius=1 / 255), **by(1.0)))
-        assert "its threat says 0.00392157 and the attack 1: say it once" in told
-        assert "one radius" in refusal(
-            lambda kind=kind: effortless(name, threat=kind(radius=2.0), **by(1.0))
+        small, large = (
+            effortless(name, perturbation=kind(radius=each), radius=1.0) for each in (1 / 255, 2.0)
         )
+        told = refusal(lambda small=small: small(model, x, y))
+        assert "its perturbation set says 0.00392157 and the attack 1: say it once" in told
+        assert "one radius" in refusal(lambda large=large: large(model, x, y))
 
 
 def test_the_other_calls_with_a_radius_agree_on_it_too() -> None:
     model, x = tiny_mlp(), numbers(4, 6)
     y, small_cube = predicted(model, x), Box(radius=1e-6)
-    assert not flip_attack(threat=small_cube)(model, x, y).any()
-    assert "one radius" in refusal(lambda: flip_attack(radius=1.0, threat=small_cube))
+    assert not flippable(model, x, y, perturbation=small_cube).any()
     assert "one radius" in refusal(
-        lambda: attack_curve(lambda radius: effortless("er"), [0.1, 0.2], k=2, threat=small_cube)
+        lambda: flippable(model, x, y, radius=1.0, perturbation=small_cube)
     )
-    assert "one radius" in refusal(
-        lambda: attack_curve(
-            lambda radius: effortless("er"), [0.1], k=2, threat=applicant(radius=1.0)
+    for own, radii in ((small_cube, [0.1, 0.2]), (applicant(radius=1.0), [0.1])):
+        assert "one radius" in refusal(
+            lambda own=own, radii=radii: attack_curve(
+                model, x, y, k=2, radii=radii, method="er", perturbation=own
+            )
         )
-    )
     assert "one radius" in refusal(
-        lambda: estimated_constants(model, x, y, k=2, radius=1.0, threat=small_cube)
+        lambda: estimated_constants(model, x, y, k=2, radius=1.0, perturbation=small_cube)
     )
-    compared = partial(compare_handlers, model, x, y, k=2, step_sizes=[0.1], goals=["er"])
-    assert "one radius" in refusal(
-        lambda: compared(budget=Budget(radius=1.0, steps=2), threat=small_cube)
-    )
-    points = compared(budget=Budget(steps=2), threat=small_cube)
+    compared = partial(compare_handling, model, x, y, k=2, step_sizes=[0.1], goals=["er"])
+    points = compared(budget=WalkBudget(steps=2), perturbation=small_cube)
     assert all(point.precision == 1 for point in points)
 
 
@@ -344,17 +343,18 @@ def test_an_applicant_has_one_radius_too() -> None:
     y = predicted(model, x)
     for name in ATTACKS:
         threat = applicant(radius=0.01)
-        found = effortless(name, threat=threat)(model, x, y)
+        found = effortless(name, perturbation=threat)(model, x, y)
         assert (threat.cost(found.x, x) <= 0.01 * (1 + 1e-9)).all()
     assert "one radius" in refusal(
-        lambda: r2et.strong_attack(k=2, radius=1.0, threat=applicant(radius=0.01))
+        lambda: attacker("strong", k=2, radius=1.0, perturbation=applicant(radius=0.01))(
+            model, x, y
+        )
     )
 
 
 def test_a_radius_nobody_chose_is_an_ordinary_number() -> None:
-    assert repr(Budget()) == "Budget(radius=1.0, step=0.001, steps=1000)"
+    assert repr(EvaluationSettings().er) == "Walk(radius=1.0, step=0.001, steps=1000)"
     assert L2Ball().radius == 1.0
-    assert Budget() == Budget(radius=1.0)
     assert copy.deepcopy(L2Ball()).radius + 1 == 2
 
 
@@ -367,8 +367,8 @@ def test_true_labels_are_refused_where_predictions_are_kept() -> None:
     labels = y.clone()
     labels[:7] = 1 - labels[:7]
     calls: dict[str, Callable[[], object]] = {
-        "flip": lambda: flip_attack(radius=1.0)(model, x, labels),
-        "handlers": lambda: compare_handlers(model, x, labels, k=2),
+        "flip": lambda: flippable(model, x, labels, radius=1.0),
+        "handlers": lambda: compare_handling(model, x, labels, k=2),
         "constants": lambda: estimated_constants(model, x, labels, k=2),
         "case": lambda: Case.of(model, gradient, x, x, labels, 2),
         "dffot": lambda: dffot(model, x, labels, gradient(model, x, labels).detach()),

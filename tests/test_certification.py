@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from certified import NETWORKS, broken, labels, network, signed_gradient
 from closed_form import Linear, Quadratic, numbers
-from r2et import attack_curve, strong_attack
+from r2et import attack_curve
 from r2et.certification import Certificate, certificate, certify
 from r2et.certification import activations as known
 from r2et.certification import propagate as propagation
@@ -367,8 +367,7 @@ def test_radii_of_a_trained_network_are_close_to_the_smallest_attack() -> None:
     x = split.test.x[:60].double()
     y = labels(model, x)
     found = certify(model, x, k=8, epsilons=(0.1,))
-    attack = attack_curve(lambda radius: strong_attack(k=8, radius=radius), (0.1, 0.4), k=8)
-    smallest = attack(model, x, y).smallest
+    smallest = attack_curve(model, x, y, k=8, radii=(0.1, 0.4)).smallest
     ratio = found.radius / smallest
     assert (ratio <= 1).all()
     assert ratio.median() >= 0.6

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ import pytest
 import torch
 
 from made_results import row_of
-from r2et.attacks import HANDLERS, Budget
+from r2et.attacks.comparison import compare_handling
+from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.registry import ATTACKS
 from r2et.cli import COMMANDS, main
 from r2et.data import load
 from r2et.experiments import attack_run as laboratory
@@ -453,14 +457,14 @@ def test_attack_prints_the_curve_and_what_would_expose_it(attack) -> None:
 
 def test_attack_tells_the_same_as_json(attack, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "rows.jsonl"
-    words = ("--rounds", "1", "--threat", "applicant", "--eps", "1.5", "--out", out)
+    words = ("--rounds", "1", "--perturbation", "actionable", "--eps", "1.5", "--out", out)
     code, shown, err = attack(*words, "--json")
     assert code == 0, err
     told = strictly(shown)
     assert told["data"] == "compas"
     assert told["examples"] == 5
     assert [line["epsilon"] for line in told["curve"]] == [0.4, 1.5]
-    assert told["settings"]["threat"] == "applicant"
+    assert told["settings"]["perturbation"] == "actionable"
     assert told["doubling"]["rounds"] == 1
     assert any("priors" in line for line in told["an epsilon of 1 buys"])
     rows = [strictly(line) for line in out.read_text().splitlines()]
@@ -490,7 +494,8 @@ def test_attack_states_the_explainer_and_its_noise(attack) -> None:
 
 
 def test_attack_by_a_walk_with_a_handler(attack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laboratory, "Budget", partial(Budget, steps=20, step=0.02))
+    short = replace(ATTACKS["er"], budget=WalkBudget(steps=20, step=0.02))
+    monkeypatch.setitem(ATTACKS, "er", short)
     code, shown, err = attack("--attack", "er", "--handler", "hedge", "--examples", "99999")
     assert code == 0, err
     tests = len(load("compas").split(0).test)
@@ -528,18 +533,19 @@ def test_attack_on_a_network_of_ones_own(
 
 
 def test_handlers_are_compared_and_drawn(attack, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(laboratory, "Budget", lambda **_: Budget(radius=0.4, steps=3))
+    short = partial(compare_handling, budget=WalkBudget(steps=3))
+    monkeypatch.setattr(laboratory, "compare_handling", short)
     figure = tmp_path / "h.svg"
     code, shown, err = attack("--compare-handlers", figure)
     assert code == 0, err
     assert figure.read_text().lstrip().startswith(("<svg", "<?xml"))
-    for name in HANDLERS:
+    for name in CONSTRAINT_HANDLING:
         assert f"  {name} " in shown  # not cut short
     assert "selected" in shown
     assert f"The figure: {figure}" in shown
     code, shown, _ = attack("--compare-handlers", figure, "--json")
     assert code == 0
-    assert {point["handler"] for point in strictly(shown)} == set(HANDLERS)
+    assert {point["handler"] for point in strictly(shown)} == set(CONSTRAINT_HANDLING)
     code, _, err = attack("--compare-handlers", figure, "--out", tmp_path / "rows")
     assert code == 2
     assert "takes no --out" in err
@@ -551,8 +557,8 @@ WRONGLY_ATTACKED = {
     "unknown quantity": (("--of", "margn"), "did you mean 'margin'"),
     "unknown noise": (("--noise", "fesh"), "did you mean 'fresh'"),
     "noise of no explainer": (("--noise", "fresh"), "only smooth-grad"),
-    "unknown threat": (("--threat", "applicnt"), "did you mean 'applicant'"),
-    "no file of rules": (("--threat", "own.toml"), "no file of rules"),
+    "unknown set": (("--perturbation", "actionble"), "did you mean 'actionable'"),
+    "no file of rules": (("--perturbation", "own.toml"), "no file of rules"),
     "unknown handler": (("--attack", "er", "--handler", "hegde"), "did you mean 'hedge'"),
     "handler of strong": (("--handler", "hedge"), "takes no --handler"),
     "rounds of a walk": (("--attack", "mse", "--rounds", "2"), "takes no --rounds"),
@@ -578,7 +584,7 @@ def test_a_mistaken_attack_is_one_sentence_before_any_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for work in ("attack_model", "compared_handlers"):
+    for work in ("attack_model", "compared_handling"):
         monkeypatch.setattr(
             f"r2et.experiments.attack_run.{work}", lambda *_: pytest.fail("it began to attack")
         )
@@ -614,7 +620,7 @@ def test_attack_on_a_table_of_ones_own(
     rules = tmp_path / "rules.toml"
     rules.write_text("[age]\nfixed = true\n")
     words = ("attack", table, "-k", "2", "--seconds", "0.05", "--eps", "0.5")
-    code, shown, err = r2et(*words, "--target", "default", "--threat", rules)
+    code, shown, err = r2et(*words, "--target", "default", "--perturbation", rules)
     assert code == 0, err
     assert shown.startswith("own: strong attack on the top 2 features")
     assert "fixed: age" in shown

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import numbers
-from r2et.attacks import Box, Budget, EnsembleBudget, L2Ball, er_attack, mse_attack, strong_attack
-from r2et.attacks.records import AttackResult
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.search import AttackResult
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data import Dataset, ItemStructure
@@ -23,6 +24,7 @@ from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.metrics.statistics import auc
 from r2et.models.building import build
 from r2et.models.linear import Product, fitted_logistic, fitted_product
+from r2et.perturbations import Box, L2Ball
 from r2et.training.trainer import load, save
 from refusals import refusal
 
@@ -264,11 +266,14 @@ def test_decisions_are_drawn_as_they_were_taken(pairs: bool) -> None:
     model, x = linear_of(data), split.test.x
     y = predicted(model, x)
     cube = Box(radius=0.2)
-    attack = er_attack(
+    attack = attacker(
+        "er",
         k=3,
-        explain=Gradient(groups=data.structure.explained),
-        budget=Budget(radius=0.2, step=0.05, steps=5),
-        threat=Box(),
+        explainer=Gradient(groups=data.structure.explained),
+        radius=0.2,
+        step=0.05,
+        steps=5,
+        perturbation=Box(),
     )
     found = attack(model, x, y)
     drawn = drawn_decisions(model, split, y, found, cube, 3, 3)
@@ -393,16 +398,16 @@ def test_no_attack_turns_the_gradient_of_the_control() -> None:
     shares = replace(explain, form="normalised")(model, x, y)
     weight = control.score.weight.detach().abs()
     torch.testing.assert_close(shares, (weight / weight.sum()).expand_as(shares))
-    budget = Budget(radius=2.0, step=0.5, steps=10)
+    budget = {"radius": 2.0, "step": 0.5, "steps": 10}
     effort = EnsembleBudget(rounds=2, starts=4, steps=5, points=20, moves=5, pairs=2, even=1)
     for attack in (
-        er_attack(k=2, explain=explain, budget=budget),
-        mse_attack(k=2, explain=explain, budget=budget, threat=Box()),
-        strong_attack(k=2, explain=explain, radius=2.0, effort=effort),
+        attacker("er", k=2, explainer=explain, **budget),
+        attacker("mse", k=2, explainer=explain, **budget, perturbation=Box()),
+        attacker("strong", k=2, explainer=explain, radius=2.0, budget=effort),
     ):
         assert torch.equal(attack(model, x, y).precision, torch.ones(len(x)).double())
     # Its ranking can be moved where the other item is explained, too: both lengths vary.
-    both = er_attack(k=2, budget=budget)(model, x, y)
+    both = attacker("er", k=2, **budget)(model, x, y)
     assert both.flipped.any()
 
 

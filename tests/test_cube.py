@@ -1,7 +1,7 @@
 """Cubes, balls of which only some numbers are free, and attacks within them."""
 
 import copy
-import inspect
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -9,26 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attacking import Attack, attacker, little
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks import (
-    ATTACKS,
-    Attack,
-    AttackResult,
-    Box,
-    Budget,
-    EnsembleBudget,
-    L2Ball,
-    er_attack,
-    flip_attack,
-    mse_attack,
-    strong_attack,
-)
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import flippable
+from r2et.attacks.registry import ATTACKS
+from r2et.attacks.search import AttackResult
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.ranking import margin_weights, precision_at_k
 from r2et.core.rng import stream
 from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.models import gcn, resnet18
 from r2et.models.siamese import Siamese
+from r2et.perturbations import Box, L2Ball
 from refusals import refusal
 
 THREATS: dict[str, Any] = {"ball": L2Ball, "cube": Box}
@@ -56,16 +49,10 @@ def inside(kind: Any, points: Tensor, centre: Tensor, radius: float) -> bool:
 
 def small(name: str, radius: float, **choices: Any) -> Attack:
     """An attack of little effort; of these settings each takes those that it has."""
-    effort = {
-        "budget": Budget(radius=radius, step=radius / 5, steps=9),
-        "radius": radius,
-        "iterations": 4,
-        "pairs": 4,
-        "effort": EnsembleBudget(rounds=2, starts=4, steps=4, points=8, moves=4, pairs=3, even=2),
-    }
-    build = ATTACKS[name].build
-    taken = inspect.signature(build).parameters
-    return build(**{key: each for key, each in effort.items() if key in taken}, **choices)
+    budget = little(name, radius, parts=5)
+    if isinstance(budget, EnsembleBudget):
+        budget = replace(budget, starts=4, points=8, moves=4, even=2)
+    return attacker(name, radius=radius, budget=budget, **choices)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -75,7 +62,7 @@ def test_an_attack_stays_in_its_cube(name: str, free: Tensor | None) -> None:
     x[3, 1] = 2.5  # beyond the bounds
     y = predicted(model, x)
     cube = Box(bounds=(-2.0, 2.0), free=free)
-    found = small(name, 0.5, k=2, threat=cube)(model, x, y)
+    found = small(name, 0.5, k=2, perturbation=cube)(model, x, y)
     assert inside(Box, found.x, x, 0.5)
     assert (found.x <= torch.maximum(x, torch.tensor(2.0))).all()
     assert (found.x >= torch.minimum(x, torch.tensor(-2.0))).all()
@@ -95,8 +82,8 @@ def test_a_walk_ends_where_its_steps_lead(kind: Any) -> None:
     model, x = tiny_mlp(), 2 * numbers(5, 6)
     y = predicted(model, x)
     threat = kind(radius=0.4, bounds=(-1.5, 1.5))
-    budget = Budget(radius=0.4, step=0.07, steps=8)
-    found = er_attack(k=2, budget=budget, threat=kind(bounds=(-1.5, 1.5)))(model, x, y)
+    budget = {"radius": 0.4, "step": 0.07, "steps": 8}
+    found = attacker("er", k=2, **budget, perturbation=kind(bounds=(-1.5, 1.5)))(model, x, y)
     assert found.last is not None
     weights = margin_weights(gradient(model, x, y).detach(), 2)
     for number in range(5):
@@ -116,9 +103,9 @@ def test_a_walk_ends_where_its_steps_lead(kind: Any) -> None:
 def test_only_a_walk_has_an_end() -> None:
     model, x = tiny_mlp(), numbers(3, 6)
     y = predicted(model, x)
-    budget = Budget(radius=0.4, step=0.1, steps=4)
-    walked = mse_attack(k=2, budget=budget, threat=Box(), rows_at_once=2)(model, x, y)
-    whole = mse_attack(k=2, budget=budget, threat=Box())(model, x, y)
+    budget = {"radius": 0.4, "step": 0.1, "steps": 4}
+    walked = attacker("mse", k=2, **budget, perturbation=Box(), rows_at_once=2)(model, x, y)
+    whole = attacker("mse", k=2, **budget, perturbation=Box())(model, x, y)
     assert walked.last is not None
     assert whole.last is not None
     torch.testing.assert_close(walked.last, whole.last)
@@ -132,7 +119,7 @@ def test_an_end_may_have_lost_its_prediction() -> None:
     odds = model(x).detach()
     x = x[(odds[:, 1] - odds[:, 0]).abs().argsort()[:8]]
     y = predicted(model, x)
-    found = er_attack(k=2, budget=Budget(radius=1.0, step=0.2, steps=10), threat=Box())(model, x, y)
+    found = attacker("er", k=2, radius=1.0, step=0.2, steps=10, perturbation=Box())(model, x, y)
     assert found.last is not None
     assert (predicted(model, found.last) != y).any()
     assert torch.equal(predicted(model, found.x), y)
@@ -144,9 +131,9 @@ def test_flips_are_looked_for_in_a_cube() -> None:
     w, y = model.w.detach(), predicted(model, x)
     score = float(x @ w)
     needed = abs(score) / float(w.abs().sum())
-    assert flip_attack(radius=needed * 1.01, threat=Box())(model, x, y).all()
-    assert not flip_attack(radius=needed * 0.99, threat=Box())(model, x, y).any()
-    assert not flip_attack(radius=needed * 1.01, threat=L2Ball())(model, x, y).any()
+    assert flippable(model, x, y, radius=needed * 1.01, perturbation=Box()).all()
+    assert not flippable(model, x, y, radius=needed * 0.99, perturbation=Box()).any()
+    assert not flippable(model, x, y, radius=needed * 1.01, perturbation=L2Ball()).any()
 
 
 # --- networks of pairs, pictures and graphs ---
@@ -190,11 +177,11 @@ EVEN = EnsembleBudget(
 def attack_of(name: str, explain: Any, rounds: int = 2) -> Attack:
     if name == "strong":
         effort = EnsembleBudget(**{**vars(EVEN), "rounds": rounds})
-        return strong_attack(k=4, explain=explain, radius=0.3, threat=Box(), effort=effort)
-    budget = Budget(radius=0.3, step=0.05, steps=6)
-    return {"er": er_attack, "mse": mse_attack}[name](
-        k=4, explain=explain, budget=budget, threat=Box()
-    )
+        return attacker(
+            "strong", k=4, explainer=explain, radius=0.3, perturbation=Box(), budget=effort
+        )
+    budget = {"radius": 0.3, "step": 0.05, "steps": 6}
+    return attacker(name, k=4, explainer=explain, budget=budget, perturbation=Box())
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -254,7 +241,9 @@ def test_even_starts_follow_the_goal_of_the_papers_attack(kind: Any) -> None:
 
     effort = EnsembleBudget(rounds=1, starts=3, steps=2, points=0, moves=0, pairs=0, even=2)
     threat = kind(radius=0.02)
-    strong_attack(k=2, explain=watched, radius=0.02, threat=kind(), effort=effort)(model, x, y)
+    attacker("strong", k=2, explainer=watched, radius=0.02, perturbation=kind(), budget=effort)(
+        model, x, y
+    )
     begun, moved = (points.view(3, 4, 6) for points in visited[:2])
     assert torch.equal(begun[0], x)  # the first of them from the clean input, others at random
     assert (threat.cost(begun[1], x) > 0.01).all()
@@ -273,12 +262,14 @@ def test_a_strong_attack_of_many_features_is_no_weaker_than_the_papers(kind: Any
     model, x = tiny_mlp(200, 24, seed=0), numbers(12, 200, seed=1)
     y = predicted(model, x)
     radius = 0.1 if kind is Box else 1.0
-    budget = Budget(radius=radius, step=radius / 10, steps=20)
-    papers = er_attack(k=20, budget=budget, threat=kind())(model, x, y)
+    budget = {"radius": radius, "step": radius / 10, "steps": 20}
+    papers = attacker("er", k=20, **budget, perturbation=kind())(model, x, y)
     effort = EnsembleBudget(
         rounds=1, starts=2, steps=20, points=0, moves=0, pairs=0, even=2, itself=True
     )
-    strong = strong_attack(k=20, radius=radius, threat=kind(), effort=effort)(model, x, y)
+    strong = attacker("strong", k=20, radius=radius, perturbation=kind(), budget=effort)(
+        model, x, y
+    )
     assert strong.precision.mean() <= papers.precision.mean() < 0.95
 
 
@@ -297,7 +288,7 @@ def test_a_network_takes_its_turn_as_its_own_guide() -> None:
     for itself in (False, True):
         seen.clear()
         effort = EnsembleBudget(**{**vars(EVEN), "itself": itself})
-        strong_attack(k=2, explain=watched, effort=effort)(model, x, y)
+        attacker("strong", k=2, explainer=watched, budget=effort)(model, x, y)
         turns[itself] = list(dict.fromkeys(seen))
     assert turns == {False: [False], True: [True, False]}
 
@@ -306,5 +297,5 @@ def test_neurons_are_attacked_in_every_round() -> None:
     model, x = tiny_mlp(activation=nn.ReLU), numbers(4, 6)
     y = predicted(model, x)
     effort = EnsembleBudget(**{**vars(EVEN), "rounds": 4})
-    found = strong_attack(k=2, explain=Activations(layer="1"), effort=effort)(model, x, y)
+    found = attacker("strong", k=2, explainer=Activations(layer="1"), budget=effort)(model, x, y)
     assert found.flipped.any()

@@ -1,7 +1,6 @@
 """Curves over radii and cheapest breaking inputs, against geometry solved by hand."""
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -10,27 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import Linear, Quadratic, mixing_mlp, numbers, tiny_mlp
-from r2et.attacks import (
-    ATTACKS,
-    Attack,
-    Budget,
-    Curve,
-    EnsembleBudget,
-    L2Ball,
-    attack_curve,
-    strong_attack,
-)
+from r2et.attacks.ensemble import EnsembleBudget, _differences_at
 from r2et.attacks.pairs import (
     NEIGHBOURS,
     OVERSHOOT,
     approach,
-    differences_at,
     features_at_the_border,
     slopes_at,
     thinnest,
 )
-from r2et.attacks.searches import BestSoFar, prediction
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.radius import Curve
+from r2et.attacks.registry import ATTACKS, attack_curve
+from r2et.attacks.search import AttackProblem, BestSoFar, prediction
 from r2et.core.autograd import jacobian
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
@@ -43,7 +36,7 @@ from r2et.explainers import (
     gradient,
     predicted,
 )
-from r2et.perturbations import PerturbationSet
+from r2et.perturbations import L2Ball, PerturbationSet
 
 LITTLE = EnsembleBudget(rounds=1, starts=6, steps=8, points=24, moves=6, pairs=4, sharpness=(4.0,))
 NONE = EnsembleBudget(rounds=0)
@@ -65,17 +58,14 @@ def ones(x: Tensor) -> Tensor:
     return torch.ones(len(x), dtype=torch.long)
 
 
-def builder(name: str, k: int, **choices: Any) -> Callable[[float], Attack]:
-    """An attack of little effort for each radius; of these settings each takes those it has."""
-    build = ATTACKS[name].build
-    taken = inspect.signature(build).parameters
-
-    def at(radius: float) -> Attack:
-        budget = Budget(radius=radius, step=radius / 6, steps=9)
-        effort = {"budget": budget, "radius": radius, "effort": LITTLE}
-        return build(k=k, **{key: each for key, each in effort.items() if key in taken}, **choices)
-
-    return at
+def curver(name: str, radii: Sequence[float], **choices: Any) -> Callable[..., Curve]:
+    """The curve of an attack of little effort, ready for (model, x, y)."""
+    budget: Any = None
+    if isinstance(ATTACKS[name].budget, WalkBudget):
+        budget = {radius: WalkBudget(step=radius / 6 or 1.0, steps=9) for radius in radii}
+    if isinstance(ATTACKS[name].budget, EnsembleBudget):
+        budget = LITTLE
+    return partial(attack_curve, **{"method": name, "radii": radii, "budget": budget, **choices})
 
 
 # --- the smallest breaking radius, by geometry ------------------------------------------------
@@ -114,9 +104,7 @@ def test_the_smallest_radius_of_a_quadratic_is_that_of_its_planes(
     model, x = Sure(d=d, seed=seed), numbers(40, d, seed=seed + 5)
     A, b = model.A.detach(), model.b.detach()
     exact = torch.tensor([smallest_of(A @ row + b, A, k) for row in x], dtype=torch.float64)
-    curve = attack_curve(
-        builder("strong", k, explain=of_logit), [0.02, 0.1, 0.5, 3.0], k=k, explain=of_logit
-    )(model, x, ones(x))
+    curve = curver("strong", [0.02, 0.1, 0.5, 3.0], k=k, explainer=of_logit)(model, x, ones(x))
     assert_sound_and_tight(curve, exact)
 
 
@@ -130,9 +118,7 @@ def test_the_smallest_radius_of_gradient_x_input_is_that_of_its_planes(
     w = model.w.detach()
     exact = torch.tensor([smallest_of(w * row, torch.diag(w), k) for row in x]).double()
     explain = GradientTimesInput(of=of)
-    curve = attack_curve(
-        builder("strong", k, explain=explain), [0.02, 0.1, 0.5, 3.0], k=k, explain=explain
-    )(model, x, ones(x))
+    curve = curver("strong", [0.02, 0.1, 0.5, 3.0], k=k, explainer=explain)(model, x, ones(x))
     assert_sound_and_tight(curve, exact)
 
 
@@ -141,9 +127,7 @@ def test_the_smallest_radius_of_gradient_x_input_is_that_of_its_planes(
 def test_the_gradient_of_a_linear_model_is_never_broken(name: str, of: str) -> None:
     model, x = Linear(d=6), 0.2 * numbers(9, 6)
     y, explain = predicted(model, x), Gradient(of=of)
-    curve = attack_curve(builder(name, 2, explain=explain), RADII, k=2, explain=explain)(
-        model, x, y
-    )
+    curve = curver(name, RADII, k=2, explainer=explain)(model, x, y)
     assert curve.smallest.isposinf().all()
     assert (curve.precision == 1).all()
     assert (curve.raw == 1).all()
@@ -228,7 +212,7 @@ def leaky_case(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor, T
 )
 def test_a_curve_is_true(name: str, dtype: torch.dtype) -> None:
     model, x, y = leaky_case(dtype)
-    curve = attack_curve(builder(name, 2), RADII, k=2)(model, x, y)
+    curve = curver(name, RADII, k=2)(model, x, y)
     assert_true(curve, model, x, y, 2)
     assert {curve.x.dtype, curve.precision.dtype, curve.smallest.dtype} == {dtype}
     assert (curve.precision[-1] < 1).any()
@@ -248,10 +232,8 @@ def test_a_curve_is_true(name: str, dtype: torch.dtype) -> None:
 )
 def test_a_curve_of_any_explanation_is_true(explain: Explainer) -> None:
     model, x, y = leaky_case()
-    curve = attack_curve(builder("strong", 2, explain=explain), RADII, k=2, explain=explain)(
-        model, x, y
-    )
-    assert_true(curve, model, x, y, 2, explain=explain)
+    curve = curver("strong", RADII, k=2, explainer=explain)(model, x, y)
+    assert_true(curve, model, x, y, 2, explainer=explain)
     assert (curve.precision[-1] < 1).any()
 
 
@@ -259,11 +241,9 @@ def test_bounds_are_kept_by_the_whole_curve() -> None:
     model, x, _ = leaky_case()
     x = x.clamp(-0.6, 0.6)
     y, threat = predicted(model, x), L2Ball(bounds=(-0.6, 0.6))
-    curve = attack_curve(builder("strong", 2, threat=threat), RADII, k=2, threat=threat)(
-        model, x, y
-    )
-    assert_true(curve, model, x, y, 2, threat=threat)
-    free = attack_curve(builder("strong", 2), RADII, k=2)(model, x, y)
+    curve = curver("strong", RADII, k=2, perturbation=threat)(model, x, y)
+    assert_true(curve, model, x, y, 2, perturbation=threat)
+    free = curver("strong", RADII, k=2)(model, x, y)
     for found in (curve.x, curve.nearest):
         assert (found.abs() <= 0.6).all()
     assert (free.x.abs() > 0.6).any()
@@ -277,12 +257,10 @@ def test_every_output_keeps_its_class() -> None:
     def outputs(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         return model(x), second(x)
 
-    curve = attack_curve(builder("strong", 2, outputs=outputs), RADII, k=2, outputs=outputs)(
-        model, x, y
-    )
+    curve = curver("strong", RADII, k=2, outputs=outputs)(model, x, y)
     assert_true(curve, model, x, y, 2, outputs=outputs)
     assert (curve.precision[-1] < 1).any()
-    free = attack_curve(builder("strong", 2), RADII, k=2)(model, x, y)
+    free = curver("strong", RADII, k=2)(model, x, y)
     assert (predicted(second, free.x[-1]) != predicted(second, x)).any()
 
 
@@ -297,9 +275,8 @@ def test_the_nearest_input_of_another_class_does_not_count() -> None:
         x = x + ((1e-3 * slope.norm(dim=-1) - score) / slope.square().sum(-1))[:, None] * slope
     for model in (Quadratic(d=6), Sure(d=6)):
         y = predicted(model, x)
-        attack = builder("strong", 2, explain=explain)
-        curves.append(attack_curve(attack, radii, k=2, explain=explain)(model, x, y))
-        assert_true(curves[-1], model, x, y, 2, explain=explain, radii=radii)
+        curves.append(curver("strong", radii, k=2, explainer=explain)(model, x, y))
+        assert_true(curves[-1], model, x, y, 2, explainer=explain, radii=radii)
     kept, free = (curve.smallest for curve in curves)
     assert (kept >= free - 1e-9).all()
     assert (kept > 1.1 * free).double().mean() > 0.1
@@ -308,9 +285,9 @@ def test_the_nearest_input_of_another_class_does_not_count() -> None:
 def test_pictures_are_attacked_as_their_numbers_are() -> None:
     flat, x, y = leaky_case()
     model = nn.Sequential(nn.Flatten(), *flat)
-    curve = attack_curve(builder("strong", 2), RADII, k=2)(model, x.view(-1, 2, 3), y)
+    curve = curver("strong", RADII, k=2)(model, x.view(-1, 2, 3), y)
     assert_true(curve, model, x.view(-1, 2, 3), y, 2)
-    plain = attack_curve(builder("strong", 2), RADII, k=2)(flat, x, y)
+    plain = curver("strong", RADII, k=2)(flat, x, y)
     assert torch.equal(curve.x.flatten(2), plain.x)
     assert torch.equal(curve.smallest, plain.smallest)
 
@@ -318,15 +295,15 @@ def test_pictures_are_attacked_as_their_numbers_are() -> None:
 def test_a_row_that_is_not_predicted_as_y_is_refused() -> None:
     model, x, y = leaky_case()
     wrong = torch.arange(9) % 2 == 0
-    attack = attack_curve(builder("strong", 2), [3.0], k=2)
+    attack = curver("strong", [3.0], k=2)
     with pytest.raises(ValueError, match="5 of 9 rows are predicted otherwise"):
         attack(model, x, torch.where(wrong, 1 - y, y))
 
 
 def test_radii_come_sorted_and_once() -> None:
     model, x, y = leaky_case()
-    one = attack_curve(builder("strong", 2), [1.0, 0.1, 1.0, 0.3, 0.1], k=2)(model, x, y)
-    other = attack_curve(builder("strong", 2), [0.1, 0.3, 1.0], k=2)(model, x, y)
+    one = curver("strong", [1.0, 0.1, 1.0, 0.3, 0.1], k=2)(model, x, y)
+    other = curver("strong", [0.1, 0.3, 1.0], k=2)(model, x, y)
     assert one.epsilons.tolist() == [0.1, 0.3, 1.0]
     assert torch.equal(one.x, other.x)
     assert torch.equal(one.smallest, other.smallest)
@@ -345,13 +322,13 @@ def test_radii_come_sorted_and_once() -> None:
 )
 def test_radii_that_are_none_are_refused(epsilons: list[float]) -> None:
     with pytest.raises(ValueError, match="positive radii"):
-        attack_curve(builder("strong", 2), epsilons, k=2)
+        curver("strong", epsilons, k=2)(*leaky_case())
 
 
 @every_attack
 def test_no_examples_give_an_empty_curve(name: str) -> None:
     model, x, y = leaky_case()
-    curve = attack_curve(builder(name, 2), RADII, k=2)(model, x[:0], y[:0])
+    curve = curver(name, RADII, k=2)(model, x[:0], y[:0])
     assert curve.x.shape == (4, 0, 6)
     assert curve.precision.shape == (4, 0)
     assert curve.smallest.shape == (0,)
@@ -366,7 +343,7 @@ def test_nothing_of_the_caller_is_touched() -> None:
     assert all(modes)
     torch.manual_seed(3)
     dice = torch.get_rng_state()
-    curve = attack_curve(builder("strong", 2), RADII, k=2)(model, x, y)
+    curve = curver("strong", RADII, k=2)(model, x, y)
     assert torch.equal(torch.get_rng_state(), dice)
     assert [part.training for part in model.modules()] == modes
     assert all(torch.equal(each, weights[key]) for key, each in model.state_dict().items())
@@ -380,9 +357,7 @@ def test_nothing_of_the_caller_is_touched() -> None:
 
 def test_a_seed_decides_everything() -> None:
     model, x, y = leaky_case()
-    one, same, other = (
-        attack_curve(builder("strong", 2), RADII, k=2, seed=seed)(model, x, y) for seed in (0, 0, 1)
-    )
+    one, same, other = (curver("strong", RADII, k=2, seed=seed)(model, x, y) for seed in (0, 0, 1))
     assert torch.equal(one.x, same.x)
     assert torch.equal(one.nearest, same.nearest)
     assert (one.nearest != other.nearest).any()
@@ -391,14 +366,13 @@ def test_a_seed_decides_everything() -> None:
 def test_results_of_others_count_where_a_radius_affords_them() -> None:
     # The attack of the curve itself does nothing. What is known was found at cost 0.7 or less.
     model, x, y = leaky_case()
-    known = strong_attack(k=2, radius=0.7)(model, x, y)
-    nothing = partial(strong_attack, k=2, effort=NONE)
+    known = attacker("strong", k=2, radius=0.7)(model, x, y)
     radii = [0.05, 0.4, 0.7, 1.0]
-    merge = partial(attack_curve, lambda radius: nothing(radius=radius), radii, k=2, pairs=0)
-    alone = merge(walk=0)(model, x, y)
+    merge = partial(attack_curve, model, x, y, k=2, radii=radii, budget=NONE, pairs=0)
+    alone = merge(walk=0)
     assert (alone.precision == 1).all()
     assert alone.smallest.isposinf().all()
-    curve = merge(walk=0, others=[known])(model, x, y)
+    curve = merge(walk=0, others=[known])
     assert_true(curve, model, x, y, 2, radii=radii)
     cost = L2Ball().cost(known.x, x)
     assert known.flipped.any()
@@ -411,7 +385,7 @@ def test_results_of_others_count_where_a_radius_affords_them() -> None:
     assert (curve.raw == 1).all()
     # Halfway back is cheaper, and still broken; along the border it is cheaper still.
     assert (curve.smallest[known.flipped] < cost[known.flipped]).all()
-    nearer = merge(walk=40, others=[known])(model, x, y)
+    nearer = merge(walk=40, others=[known])
     assert (nearer.smallest <= curve.smallest).all()
     assert (nearer.smallest < curve.smallest)[known.flipped].double().mean() > 0.5
 
@@ -437,10 +411,15 @@ def test_differences_of_a_quadratic_are_its_hessian(shape: tuple[int, ...]) -> N
     # I(x) = Ax + b: (I(x + cu) - I(x - cu)) / 2c = Au, and sum_u (Au)_i u = A_i, for any c.
     inner = Sure(d=6)
     model, x = nn.Sequential(nn.Flatten(), inner), numbers(4, *shape)
-    best = BestSoFar(model, signed_logit, x, ones(x), 2, L2Ball(radius=9.0))
+    best = BestSoFar(
+        model,
+        x,
+        ones(x),
+        AttackProblem(k=2, explainer=signed_logit, perturbation=L2Ball(radius=9.0)),
+    )
     features = torch.tensor([[0, 3, 5], [1, 2, 0], [4, 4, 1], [5, 0, 2]])
     for reach in (0.01, 2.0):
-        found = differences_at(best, x, features, reach, stream(0, "test"))
+        found = _differences_at(best, x, features, reach, stream(0, "test"))
         assert found.shape == (4, 3, *shape)
         torch.testing.assert_close(found.flatten(2), inner.A.detach()[features])
     assert best.precision.min() < 1  # the places tried were offered
@@ -453,9 +432,11 @@ def test_differences_see_the_kinks_that_a_derivative_does_not() -> None:
     kinks = (model[0](x) / model[0].weight.norm(dim=-1)).detach().abs().amin(-1)
     features = torch.arange(6).expand(5, 6)
     assert (slopes_at(of_logit, model, x, y, features) == 0).all()
-    best = BestSoFar(model, of_logit, x, y, 2, L2Ball(radius=9.0))
+    best = BestSoFar(
+        model, x, y, AttackProblem(k=2, explainer=of_logit, perturbation=L2Ball(radius=9.0))
+    )
     short, long = (
-        differences_at(best, x, features, reach, stream(0, "test"))
+        _differences_at(best, x, features, reach, stream(0, "test"))
         for reach in (0.9 * float(kinks.min()), 2.0)
     )
     assert short.abs().max() < 1e-9

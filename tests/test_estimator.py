@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
+from attacking import attacker
 from closed_form import numbers
-from r2et.attacks import strong_attack
 from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import EXPLAINERS, Gradient, predicted
@@ -384,7 +384,7 @@ def test_reasons_are_the_largest_scores_in_words() -> None:
 def test_stability_is_what_the_strong_attack_leaves() -> None:
     X, _ = people(20)
     model, x = trained(), trained().encode(X)
-    attack = strong_attack(k=3, radius=0.5, effort=MODERATE)
+    attack = attacker("strong", k=3, radius=0.5, budget=MODERATE)
     expected = attack(model.model_, x, predicted(model.model_, x)).precision.numpy()
     found = model.stability(X, epsilon=0.5)
     np.testing.assert_array_equal(found, expected)

@@ -11,7 +11,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from closed_form import numbers
-from r2et.attacks import AttackResult, Budget, Curve, EnsembleBudget, L2Ball
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.radius import Curve
+from r2et.attacks.search import AttackResult
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Split, load
@@ -19,7 +21,9 @@ from r2et.evaluation.evaluate import (
     EVALUATED,
     EvaluationSettings,
     Task,
-    build_attack,
+    Walk,
+    attacked_by,
+    budget_of,
     changes,
     curve_of,
     evaluate,
@@ -34,6 +38,7 @@ from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS
+from r2et.perturbations import L2Ball
 from r2et.training.trainer import FitSettings, fit
 
 SETTINGS = EvaluationSettings(
@@ -42,12 +47,12 @@ SETTINGS = EvaluationSettings(
     decisions=3,
     epsilons=(0.1, 0.4, 2.0),
     record_every=2,
-    er=Budget(radius=1.0, step=0.1, steps=12),
+    er=Walk(radius=1.0, step=0.1, steps=12),
     strong=EnsembleBudget(
         rounds=2, starts=2, steps=4, points=10, moves=5, pairs=2, sharpness=(4.0,)
     ),
 )
-TASK = Task(explain=gradient, threat=L2Ball())
+TASK = Task(explain=gradient, perturbation=L2Ball(radius=SETTINGS.er.radius))
 
 
 @cache
@@ -256,11 +261,11 @@ def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
     x = split().test.x[:40].double()
     y = predicted(model, x)
     free = Gradient(one_hot=((0, 1, 2), (3, 4, 5, 6)))
-    attacked = build_attack("strong", chosen, task=task_of(split(), chosen, free))(model, x, y)
+    attacked = attacked_by("strong", model, x, y, chosen, task=task_of(split(), chosen, free))
     with torch.no_grad():
         kept = precision_at_k(free(model, x, y), free(model, attacked.x, y), 4)
     assert found["strong gauge-free precision@k"] == pytest.approx(float(kept.mean()))
-    plain = build_attack("strong", chosen, task=task_of(split(), chosen, gradient))(model, x, y)
+    plain = attacked_by("strong", model, x, y, chosen, task=task_of(split(), chosen, gradient))
     assert not torch.equal(kept, plain.precision)
     assert "strong gauge-free precision@k" not in row()["measures"]
 
@@ -281,7 +286,7 @@ def test_another_explainer_is_what_is_attacked_and_measured() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
-    attacked = build_attack("er", chosen, task=task_of(split(), chosen, explain))(model, x, y)
+    attacked = attacked_by("er", model, x, y, chosen, task=task_of(split(), chosen, explain))
     assert found["er precision@k"] == pytest.approx(float(attacked.precision.mean()))
     with torch.no_grad():
         size = explain(model, x, y).sum(-1).mean()
@@ -386,7 +391,7 @@ def test_the_strong_curve_counts_what_any_attack_found() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
-    others = [build_attack(name, SETTINGS, task=TASK)(model, x, y) for name in ("er", "mse")]
+    others = [attacked_by(name, model, x, y, SETTINGS, task=TASK) for name in ("er", "mse")]
     curve = strong_curve(model, x, y, SETTINGS, task=TASK, others=others, seed=0)
     for result in others:
         assert (curve.precision[-1] <= result.precision).all()
@@ -401,7 +406,9 @@ def test_an_attack_is_built_by_its_settings(name: str) -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:10].double()
     y = predicted(model, x)
-    found = build_attack(name, SETTINGS, task=TASK, radius=0.3)(model, x, y)
+    found = attacked_by(
+        name, model, x, y, SETTINGS, task=replace(TASK, perturbation=L2Ball(radius=0.3))
+    )
     assert 0.1 < (found.x - x).norm(dim=-1).max() <= 0.3
     if name != "strong":
         assert found.steps.tolist() == [0, 2, 4, 6, 8, 10, 12]
@@ -409,7 +416,7 @@ def test_an_attack_is_built_by_its_settings(name: str) -> None:
 
 def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(ValueError, match="an attack is one of er, mse, strong, got 'strnog'"):
-        build_attack("strnog", SETTINGS, task=TASK)
+        budget_of("strnog", SETTINGS)
 
 
 def test_the_walk_is_read_where_it_was() -> None:
@@ -419,7 +426,7 @@ def test_the_walk_is_read_where_it_was() -> None:
         history=torch.tensor([[1.0, 1.0], [0.8, 1.0], [0.4, 0.6], [0.2, 0.4]]),
         steps=torch.arange(4),
     )
-    settings = replace(SETTINGS, er=Budget(radius=0.3, step=0.1, steps=3))
+    settings = replace(SETTINGS, er=Walk(radius=0.3, step=0.1, steps=3))
 
     def reached(radii: list[float], precision: list[list[float]]) -> Curve:
         held = {each.name: torch.empty(0) for each in fields(Curve)}

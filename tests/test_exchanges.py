@@ -6,8 +6,9 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks import EnsembleBudget, strong_attack
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.data import load
 from r2et.data.features import Feature, exchangeable
 from r2et.explainers import Gradient, SmoothGrad, margin, predicted
@@ -161,8 +162,10 @@ def test_a_tent_that_nothing_else_sees_agrees_with_no_exchange() -> None:
 
     effort = EnsembleBudget(rounds=1)
     for radius in (0.1, 0.5):
-        assert strong_attack(k=8, radius=radius, effort=effort)(tent, x, y).precision.mean() == 1
-    assert strong_attack(k=8, radius=0.5, effort=effort)(model, x, y).precision.mean() < 0.95
+        assert (
+            attacker("strong", k=8, radius=radius, budget=effort)(tent, x, y).precision.mean() == 1
+        )
+    assert attacker("strong", k=8, radius=0.5, budget=effort)(model, x, y).precision.mean() < 0.95
 
     def share(network: nn.Module) -> float:
         slope = Gradient(of="margin", form="signed")(network, x, y).detach()
@@ -190,7 +193,9 @@ def test_a_tent_over_one_attribute_is_seen_by_its_size() -> None:
     heights[list(education)] = 50.0
     tent = Tent(model, heights)
     assert (
-        strong_attack(k=8, radius=0.5, effort=EnsembleBudget(rounds=1))(tent, x, y).precision.min()
+        attacker("strong", k=8, radius=0.5, budget=EnsembleBudget(rounds=1))(
+            tent, x, y
+        ).precision.min()
         == 1
     )
     found = exchange_agreement(tent, x, y, split.dataset.structure.exchangeable).mean()

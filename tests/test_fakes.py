@@ -13,22 +13,22 @@ from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
 from r2et import StableClassifier, load
-from r2et.attacks import Budget, EnsembleBudget
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.data import Split
-from r2et.evaluation.evaluate import EvaluationSettings, evaluate
-from r2et.experiments.attack_run import LabSettings, attack_model, compared_handlers
+from r2et.evaluation.evaluate import EvaluationSettings, Walk, evaluate
+from r2et.experiments.attack_run import AttackRunSettings, attack_model, compared_handling
 from r2et.experiments.runner import entry_of, label_of
 from r2et.methods import METHODS
 from r2et.report.run_page import alarm_lines
 from refusals import refusal
 
 LITTLE = EnsembleBudget(rounds=1, starts=2, steps=2, points=4, moves=2, pairs=2, sharpness=(4.0,))
-ASKED = LabSettings(k=3, epsilons=(0.2,), examples=4, attack="er")
+ASKED = AttackRunSettings(k=3, epsilons=(0.2,), examples=4, attack="er")
 MEASURED = EvaluationSettings(
     k=3,
     examples=6,
     attacks=("er", "strong"),
-    er=Budget(radius=0.3, step=0.1, steps=3),
+    er=Walk(radius=0.3, step=0.1, steps=3),
     strong=LITTLE,
     epsilons=(0.3,),
     neighbours=2,
@@ -86,7 +86,7 @@ every_false = pytest.mark.parametrize("beside", FALSE.values(), ids=FALSE)
 def test_a_false_slope_is_neither_attacked_nor_measured(beside: Callable[..., Tensor]) -> None:
     for ask in (
         lambda: attack_model(Fake(beside), split(), ASKED),
-        lambda: compared_handlers(Fake(beside), split(), ASKED),
+        lambda: compared_handling(Fake(beside), split(), ASKED),
         lambda: evaluate(Fake(beside), split(), MEASURED),
     ):
         told = refusal(ask)

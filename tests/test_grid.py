@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacking import attacker
 from brief import brief
 from closed_form import DropoutInForward, Largest, Linear, conv_net, numbers, tiny_mlp
-from r2et.attacks import Budget, er_attack, mse_attack, strong_attack
 from r2et.attacks.ensemble import EnsembleBudget
-from r2et.attacks.records import AttackResult
+from r2et.attacks.search import AttackResult
 from r2et.core.autograd import piecewise_linear
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
@@ -216,7 +216,7 @@ def test_a_single_row_is_shown_to_all_networks() -> None:
     assert "multiple of 3 rows" in refusal(lambda: gradient(stack, x[:1], torch.tensor([0])))
     # An attack whose batches are cut in between networks would show rows to the wrong ones.
     rows_of = in_turn(inputs(3, 8, FEATURES))
-    attack = er_attack(k=2, budget=Budget(steps=2), rows_at_once=10)
+    attack = attacker("er", k=2, steps=2, rows_at_once=10)
     assert "multiple of 3 rows" in refusal(
         lambda: attack(stack, rows_of, predicted(stack, rows_of))
     )
@@ -377,12 +377,12 @@ def test_the_losses_of_a_stack_have_the_slopes_of_each(
 
 
 ATTACKS: dict[str, Callable[..., Callable[[nn.Module, Tensor, Tensor], AttackResult]]] = {
-    "er": partial(er_attack, budget=Budget(radius=0.5, step=0.05, steps=12)),
-    "mse": partial(mse_attack, budget=Budget(radius=0.5, step=0.05, steps=12)),
+    "er": partial(partial(attacker, "er"), budget={"radius": 0.5, "step": 0.05, "steps": 12}),
+    "mse": partial(partial(attacker, "mse"), budget={"radius": 0.5, "step": 0.05, "steps": 12}),
     "strong": partial(
-        strong_attack,
+        partial(attacker, "strong"),
         radius=0.5,
-        effort=EnsembleBudget(rounds=2, starts=4, steps=6, points=20, moves=6, pairs=3),
+        budget=EnsembleBudget(rounds=2, starts=4, steps=6, points=20, moves=6, pairs=3),
     ),
 }
 

@@ -14,18 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from attacking import attacker
 from brief import brief
 from closed_form import conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.attacks import (
-    HANDLERS,
-    Budget,
-    EnsembleBudget,
-    compare_handlers,
-    er_attack,
-    flip_attack,
-    mse_attack,
-    strong_attack,
-)
+from r2et.attacks.comparison import compare_handling
+from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import flippable
 from r2et.core.autograd import (
     estimated_curvature,
     estimated_hessian_norm,
@@ -266,13 +261,15 @@ def test_the_slope_by_several_tensors_is_that_by_each() -> None:
 
 
 EFFORT = EnsembleBudget(rounds=2, starts=2, steps=3, points=4, moves=2, pairs=2, sharpness=(4.0,))
-BUDGET = Budget(radius=1.0, step=0.2, steps=6)
+BUDGET = {"radius": 1.0, "step": 0.2, "steps": 6}
 
 
 def attack_of(name: str) -> Any:
     if name == "strong":
-        return strong_attack(k=2, effort=EFFORT)
-    return {"er": er_attack, "mse": mse_attack}[name](k=2, budget=BUDGET)
+        return attacker("strong", k=2, budget=EFFORT)
+    return {"er": partial(attacker, "er"), "mse": partial(attacker, "mse")}[name](
+        k=2, budget=BUDGET
+    )
 
 
 @pytest.mark.parametrize("name", ["er", "mse", "strong"])
@@ -293,8 +290,8 @@ def test_an_attack_takes_several_tensors(name: str, again: bool) -> None:
 def test_flips_are_looked_for_in_several_tensors() -> None:
     model, parts, y = pair(count=8)
     one, x, _ = joined_pair(count=8)
-    expected = flip_attack(radius=0.5)(one, x, y)
-    assert torch.equal(flip_attack(radius=0.5)(model, parts, y), expected)  # type: ignore[arg-type]
+    expected = flippable(one, x, y, radius=0.5)
+    assert torch.equal(flippable(model, parts, y, radius=0.5), expected)  # type: ignore[arg-type]
     assert expected.any()
     assert not expected.all()
 
@@ -306,10 +303,10 @@ def test_handlers_are_compared_on_several_tensors() -> None:
         "k": 2,
         "budget": BUDGET,
         "step_sizes": (0.2,),
-        "handlers": {name: HANDLERS[name] for name in ("unconstrained", "gda")},
+        "handling": {name: CONSTRAINT_HANDLING[name] for name in ("unconstrained", "gda")},
     }
-    found = compare_handlers(model, parts, y, **chosen)  # type: ignore[arg-type]
-    assert found == compare_handlers(one, x, y, **chosen)
+    found = compare_handling(model, parts, y, **chosen)  # type: ignore[arg-type]
+    assert found == compare_handling(one, x, y, **chosen)
     assert len(found) == 4
 
 

@@ -13,36 +13,33 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import (
-    ATTACKS,
-    ActionableSet,
-    AttackEntry,
-    Budget,
-    Curve,
-    EnsembleBudget,
-    L2Ball,
-    strong_attack,
-)
-from r2et.attacks.records import AttackResult
+from attacking import attacker
+from r2et.actionable import ActionableSet
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.radius import Curve
+from r2et.attacks.registry import ATTACKS, attack
+from r2et.attacks.search import AttackResult
 from r2et.data import Split, load
 from r2et.experiments import attack_run as laboratory
 from r2et.experiments.attack_run import (
     DRAWS,
-    Findings,
-    LabSettings,
-    attack_at,
+    AttackRun,
+    AttackRunSettings,
     attack_model,
+    budget_at,
     check_request,
-    compared_handlers,
+    compared_handling,
     example_rows,
     explainer_of,
     given_model,
-    threat_of,
+    perturbation_of,
 )
 from r2et.experiments.config import Recipe, recipe_from
 from r2et.experiments.runner import fitted
 from r2et.explainers import EXPLAINERS, SmoothGrad, gradient
 from r2et.metrics.statistics import auc
+from r2et.perturbations import Box, L2Ball
 from r2et.training.trainer import save
 from refusals import refusal
 
@@ -53,7 +50,7 @@ TINY: dict[str, Any] = {
     "methods": [{"name": "vanilla"}],
 }
 K = 8
-LITTLE = LabSettings(k=K, epsilons=(0.3,), examples=4, rounds=1)
+LITTLE = AttackRunSettings(k=K, epsilons=(0.3,), examples=4, rounds=1)
 COUNT = 4
 
 
@@ -88,21 +85,23 @@ def file(
 
 
 @pytest.fixture(scope="module")
-def strong(model: nn.Module, split: Split) -> Findings:
+def strong(model: nn.Module, split: Split) -> AttackRun:
     """The strong attack at two radii, of which the larger is given first."""
     return attack_model(model, split, replace(LITTLE, epsilons=(0.5, 0.02)))
 
 
 @pytest.fixture(scope="module")
-def by_applicants(model: nn.Module, split: Split) -> Findings:
-    choices = replace(LITTLE, threat="applicant", epsilons=(3.0,), examples=12)
+def by_applicants(model: nn.Module, split: Split) -> AttackRun:
+    choices = replace(LITTLE, perturbation="actionable", epsilons=(3.0,), examples=12)
     return attack_model(model, split, choices)
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walks of 30 steps instead of 1000."""
-    monkeypatch.setattr(laboratory, "Budget", partial(Budget, steps=30, step=0.04))
+    for name in ("er", "mse"):
+        short = replace(ATTACKS[name], budget=WalkBudget(steps=30, step=0.04))
+        monkeypatch.setitem(ATTACKS, name, short)
 
 
 def rows(model: nn.Module, split: Split, count: int = COUNT) -> tuple[nn.Module, Tensor, Tensor]:
@@ -138,7 +137,7 @@ def rows(model: nn.Module, split: Split, count: int = COUNT) -> tuple[nn.Module,
 def test_settings_with_which_nothing_can_be_attacked_are_refused(
     changes: dict[str, Any], says: str
 ) -> None:
-    assert says in refusal(lambda: LabSettings(**changes))
+    assert says in refusal(lambda: AttackRunSettings(**changes))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_settings_with_which_nothing_can_be_attacked_are_refused(
     [
         ({"k": 16}, "k must lie in 1..15"),
         ({"k": 0}, "k must lie in 1..15"),
-        ({"threat": "applicnt"}, "did you mean 'applicant'"),
+        ({"perturbation": "actionble"}, "did you mean 'actionable'"),
         ({"threat": "rules.txt"}, ".toml file"),
         ({"threat": "nowhere.toml"}, "no file of rules 'nowhere.toml'"),
         ({"handler": "hedge"}, "'strong' takes no --handler"),
@@ -173,7 +172,7 @@ def test_the_explainer_asked_for_explains(
     model, x, y = rows(model, split)
     one_hot = split.dataset.structure.one_hot
     for gauge_free in (False, True):
-        choices = LabSettings(explainer=name, of=of, gauge_free=gauge_free)
+        choices = AttackRunSettings(explainer=name, of=of, gauge_free=gauge_free)
         found = explainer_of(choices, split)(model, x, y)
         own = {"one_hot": one_hot} if gauge_free else {}
         assert torch.equal(found, replace(EXPLAINERS[name], of=of, **own)(model, x, y))
@@ -181,87 +180,84 @@ def test_the_explainer_asked_for_explains(
 
 def test_noise_follows_the_seed_of_smooth_grad_alone(model: nn.Module, split: Split) -> None:
     model, x, y = rows(model, split)
-    smooth = LabSettings(explainer="smooth-grad")
+    smooth = AttackRunSettings(explainer="smooth-grad")
     found = explainer_of(smooth, split, 3)(model, x, y)
     assert torch.equal(found, SmoothGrad(seed=3)(model, x, y))
     assert not torch.equal(found, explainer_of(smooth, split)(model, x, y))
-    plain = explainer_of(LabSettings(), split, 3)(model, x, y)
+    plain = explainer_of(AttackRunSettings(), split, 3)(model, x, y)
     assert torch.equal(plain, gradient(model, x, y))
 
 
 def test_the_threat_asked_for_is_built(split: Split, tmp_path: Path) -> None:
-    assert isinstance(threat_of(LabSettings(), split), L2Ball)
-    packaged = threat_of(LabSettings(threat="applicant"), split)
+    assert isinstance(perturbation_of(AttackRunSettings(), split), L2Ball)
+    packaged = perturbation_of(AttackRunSettings(perturbation="actionable"), split)
     assert isinstance(packaged, ActionableSet)
     assert "race" in packaged.fixed
     own = tmp_path / "own.toml"
     own.write_text("[priors]\nfixed = true\n")
-    given = threat_of(LabSettings(threat=str(own)), split)
+    given = perturbation_of(AttackRunSettings(perturbation=str(own)), split)
     assert isinstance(given, ActionableSet)
     assert given.fixed == ("priors",)
     own.write_text("[prior]\nfixed = true\n")
-    says = refusal(lambda: threat_of(LabSettings(threat=str(own)), split))
+    says = refusal(lambda: perturbation_of(AttackRunSettings(perturbation=str(own)), split))
     assert "did you mean 'priors'" in says
 
 
-def least(attack: str, **changes: Any) -> LabSettings:
+def least(attack: str, **changes: Any) -> AttackRunSettings:
     """Settings of a small effort, for attacks that offer the choice."""
     rounds = 1 if attack == "strong" else None
     return replace(LITTLE, attack=attack, rounds=rounds, **changes)
 
 
-@pytest.mark.parametrize("threat", ["ball", "applicant"])
+@pytest.mark.parametrize("perturbation", ["l2", "actionable"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_registered_attack_can_be_asked_for(
-    model: nn.Module, split: Split, name: str, threat: str
+    model: nn.Module, split: Split, name: str, perturbation: str
 ) -> None:
-    settings = least(name, threat=threat)
-    admissible = threat_of(settings, split)
+    settings = least(name, perturbation=perturbation)
+    admissible = perturbation_of(settings, split)
     model, x, y = rows(model, split)
-    attack = attack_at(settings, 1.2, gradient, admissible)
-    found = attack(model, x, y)
+
+    def attacked(radius: float) -> AttackResult:
+        budget = budget_at(settings, radius, admissible)
+        return attack(
+            model, x, y, k=K, method=name, perturbation=admissible.at(radius), budget=budget
+        )
+
+    found = attacked(1.2)
     assert found.x.shape == x.shape
     with torch.no_grad():
         assert torch.equal(model(found.x).argmax(-1), y)
     assert (admissible.cost(found.x, x) <= 1.2 + 1e-9).all()
     assert found.before.shape == x.shape
     assert found.precision.min() >= 0
-    # Built for a radius, it is not built for another one.
-    near = attack_at(settings, 1e-7, gradient, admissible)(model, x, y)
+    near = attacked(1e-7)
     assert (admissible.cost(near.x, x) <= 2e-7).all()
 
 
-def test_an_attack_gets_what_it_offers_to_take_and_nothing_else(
+def test_a_budget_is_that_of_its_attack_with_what_was_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: dict[str, Any] = {}
-
-    def spy(*, k: int, explain: Any, threat: Any, effort: Any, budget: Any, seed: int) -> None:
-        seen.update(locals())
-
     monkeypatch.undo()
-    monkeypatch.setitem(ATTACKS, "spy", AttackEntry(build=spy, line="for this test"))  # type: ignore[arg-type]
-    settings = LabSettings(attack="spy", k=3, rounds=5, seed=9)
-    attack_at(settings, 0.25, gradient, L2Ball())
-    assert (seen["k"], seen["seed"], seen["explain"]) == (3, 9, gradient)
-    assert seen["budget"] == Budget(radius=0.25)
-    assert seen["effort"] == EnsembleBudget(rounds=5)
+    settings = AttackRunSettings(attack="strong", k=3, rounds=5, seed=9)
+    assert budget_at(settings, 0.25, L2Ball()) == EnsembleBudget(rounds=5)
+    walk = budget_at(AttackRunSettings(attack="er"), 0.2, Box())
+    assert walk == WalkBudget(step=0.01, steps=100)
+    for name in ("er", "moo"):
+        with pytest.raises(ValueError, match="takes no --rounds"):
+            budget_at(replace(settings, attack=name), 0.25, L2Ball())
 
 
 @pytest.mark.parametrize("handler", ["unconstrained", "hedge", "rejection"])
 def test_handlers_reach_the_attack(model: nn.Module, split: Split, handler: str) -> None:
-    built = ATTACKS["er"].build
-    model, x, y = rows(model, split)
-    settings = least("er", handler=handler)
-    found = attack_at(settings, 0.3, gradient, L2Ball())(model, x, y)
-    budget = laboratory.Budget(radius=0.3)
-    assert torch.equal(found.x, built(k=K, budget=budget, handler=handler)(model, x, y).x)
+    budget = budget_at(least("er", handler=handler), 0.3, L2Ball())
+    assert budget == WalkBudget(steps=30, step=0.04, handling=handler)
 
 
 # --- findings ---------------------------------------------------------------------------------
 
 
-def made(precision: Tensor, **changes: Any) -> Findings:
+def made(precision: Tensor, **changes: Any) -> AttackRun:
     """Findings of an invented curve with these P@k: (E, B)."""
     E, B = precision.shape
     members = changes.pop("members", {})
@@ -300,7 +296,7 @@ def made(precision: Tensor, **changes: Any) -> Findings:
         "alarms": (),
         "threat": L2Ball(),
     }
-    return Findings(curve=curve, **usual | changes)
+    return AttackRun(curve=curve, **usual | changes)
 
 
 def test_the_table_tells_each_radius() -> None:
@@ -347,7 +343,7 @@ def test_steps_to_the_first_flip_are_told_of_walks() -> None:
 
 
 def test_an_attack_on_a_model_is_told_whole(
-    model: nn.Module, split: Split, strong: Findings
+    model: nn.Module, split: Split, strong: AttackRun
 ) -> None:
     curve = strong.curve
     assert curve.epsilons.tolist() == [0.02, 0.5]
@@ -377,7 +373,7 @@ def test_doubling_is_what_twice_the_rounds_change(
     found = attack_model(model, split, replace(LITTLE, epsilons=(0.5, 0.1), examples=20))
     model, x, y = rows(model, split, 20)
     once, twice = (
-        strong_attack(k=K, radius=0.5, effort=replace(weak, rounds=rounds))(model, x, y)
+        attacker("strong", k=K, radius=0.5, budget=replace(weak, rounds=rounds))(model, x, y)
         for rounds in (1, 2)
     )
     assert found.doubling is not None
@@ -451,8 +447,8 @@ def test_handlers_are_compared_at_the_largest_radius(
         asked.update(choices, x=x, y=y, dtype=next(model.parameters()).dtype)
         return []
 
-    monkeypatch.setattr(laboratory, "compare_handlers", compare)
-    compared_handlers(model, split, replace(LITTLE, epsilons=(0.3, 0.1), threat="applicant"))
+    monkeypatch.setattr(laboratory, "compare_handling", compare)
+    compared_handling(model, split, replace(LITTLE, epsilons=(0.3, 0.1), perturbation="actionable"))
     assert asked["budget"].radius == 0.3
     assert asked["k"] == K
     assert isinstance(asked["threat"], ActionableSet)
@@ -460,7 +456,7 @@ def test_handlers_are_compared_at_the_largest_radius(
     assert asked["dtype"] == torch.float64
 
 
-@pytest.mark.parametrize("ask", [attack_model, compared_handlers])
+@pytest.mark.parametrize("ask", [attack_model, compared_handling])
 @pytest.mark.parametrize(
     ("build", "says"),
     [
@@ -471,7 +467,7 @@ def test_handlers_are_compared_at_the_largest_radius(
 )
 def test_a_model_of_other_inputs_or_outputs_is_refused(
     split: Split,
-    ask: Callable[[nn.Module, Split, LabSettings], object],
+    ask: Callable[[nn.Module, Split, AttackRunSettings], object],
     build: Callable[[], nn.Module],
     says: str,
 ) -> None:
@@ -481,7 +477,7 @@ def test_a_model_of_other_inputs_or_outputs_is_refused(
 # --- rows of examples -------------------------------------------------------------------------
 
 
-def test_rows_tell_inputs_in_original_units(split: Split, strong: Findings) -> None:
+def test_rows_tell_inputs_in_original_units(split: Split, strong: AttackRun) -> None:
     told = json.loads(json.dumps(example_rows(split, strong), allow_nan=False))
     dataset = split.dataset
     names = [feature.name for feature in dataset.features]
@@ -513,10 +509,10 @@ def test_rows_tell_inputs_in_original_units(split: Split, strong: Findings) -> N
 
 
 def test_rows_of_applicants_show_people_who_could_exist(
-    split: Split, by_applicants: Findings
+    split: Split, by_applicants: AttackRun
 ) -> None:
     told = json.loads(json.dumps(example_rows(split, by_applicants), allow_nan=False))
-    fixed = by_applicants.threat.fixed  # type: ignore[attr-defined]
+    fixed = by_applicants.perturbation.fixed  # type: ignore[attr-defined]
     assert any(row["attacked"][0]["changes"] for row in told)
     for row in told:
         attacked = row["attacked"][0]

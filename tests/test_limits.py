@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from r2et.attacks import read_rules
+from r2et.actionable import read_rules
 from r2et.auditing import CsvTable, Items, load_model, read_settings
 from r2et.core import limits
 from r2et.core.archives import arrays_in, opened

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import L2Ball, _socp, moo
+from r2et.attacks import _socp, moo
 from r2et.attacks._socp import min_norm_weights, tr_moo
-from r2et.attacks.gaps import Linearised, Region, thinnest_pairs
-from r2et.attacks.moo import Iteration, Outcome, armijo_attack, moo_attack
+from r2et.attacks.moo import Iteration, Linearised, Outcome, TrustRegion, thinnest_pairs
 from r2et.explainers import Gradient, predicted
+from r2et.perturbations import L2Ball
 from r2et.theory.complexity import Constants, estimated_constants, iteration_bound
 from refusals import refusal
 
@@ -440,15 +441,15 @@ SMOOTH: dict[str, Callable[[], nn.Module]] = {
 
 def traced(model: nn.Module, x: Tensor, **settings: object) -> list[Iteration]:
     trace: list[Iteration] = []
-    moo_attack(k=2, watch=trace.append, **settings)(model, x, predicted(model, x))
+    attacker("moo", k=2, watch=trace.append, **settings)(model, x, predicted(model, x))
     return trace
 
 
 @cache
-def smooth_case(name: str) -> tuple[nn.Module, Tensor, Region, list[Iteration]]:
+def smooth_case(name: str) -> tuple[nn.Module, Tensor, TrustRegion, list[Iteration]]:
     """A model, its examples and all iterations of the attack on them within radius 0.8."""
-    model, x, region = SMOOTH[name](), numbers(8, 6), Region(tolerance=0.3)
-    return model, x, region, traced(model, x, radius=0.8, region=region, iterations=16)
+    model, x, region = SMOOTH[name](), numbers(8, 6), TrustRegion(tolerance=0.3)
+    return model, x, region, traced(model, x, radius=0.8, budget=region, iterations=16)
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -493,7 +494,7 @@ def test_every_iteration_keeps_the_rules_of_algorithm_2(name: str) -> None:
     for now in trace:
         chi = now.linear.chi()
         for place, row in enumerate(now.rows.tolist()):
-            active, delta = now.active[place], float(now.reach[place])
+            active, delta = now.active[place], float(now.delta[place])
             promised, actual = now.promised[place][active], now.actual[place][active]
             if row in seen:
                 assert torch.equal(now.x[place], seen[row][0])
@@ -525,7 +526,7 @@ def test_steps_were_refused_and_objectives_dropped_on_the_way() -> None:
 def test_a_linear_model_is_given_up_at_once() -> None:
     # Its relative gaps are the same everywhere: chi = 0 for all of them, at the clean input.
     model, x = Linear(d=6), 0.3 * numbers(9, 6)
-    found = moo_attack(k=2)(model, x, predicted(model, x))
+    found = attacker("moo", k=2)(model, x, predicted(model, x))
     assert (found.outcome == Outcome.EXHAUSTED).all()
     assert torch.equal(found.x, x)
     trace = traced(model, x)
@@ -536,7 +537,7 @@ def test_a_linear_model_is_given_up_at_once() -> None:
 def test_the_outcomes_are_told_apart() -> None:
     model, x = Cubic(d=6, offset=0.5), numbers(20, 6)
     y = predicted(model, x)
-    attack = partial(moo_attack, k=2, radius=0.5, iterations=25)
+    attack = partial(partial(attacker, "moo"), k=2, radius=0.5, iterations=25)
     found = attack()(model, x, y)
     assert (found.flipped == (found.outcome == Outcome.FLIPPED)).all()
     for outcome in (Outcome.FLIPPED, Outcome.CONFLICTING):
@@ -551,7 +552,7 @@ def test_the_outcomes_are_told_apart() -> None:
     assert not (alone.outcome == Outcome.CONFLICTING).any()
 
 
-@pytest.mark.parametrize("build", [moo_attack, armijo_attack])
+@pytest.mark.parametrize("build", [partial(attacker, "moo"), partial(attacker, "armijo")])
 def test_the_nearest_pair_of_a_quadratic_is_flipped(build: Callable) -> None:
     # I = Ax + b, hence the pair (i, j) changes places h / ||A_i - A_j|| away, and none within the
     # least of these distances.
@@ -568,7 +569,7 @@ def test_the_nearest_pair_of_a_quadratic_is_flipped(build: Callable) -> None:
         )
         found = {
             share: build(
-                k=2, explain=signed_logit, scale="plain", radius=share * nearest, iterations=20
+                k=2, explainer=signed_logit, scale="plain", radius=share * nearest, iterations=20
             )(model, x[row : row + 1], y[row : row + 1])
             for share in (1.15, 0.999)
         }
@@ -585,7 +586,7 @@ def test_objectives_that_pull_apart_are_set_aside_until_one_falls() -> None:
     chi, seen = trace[0].linear.chi(), 0
     for place in range(len(trace[0].rows)):
         kept = trace[0].active[place]
-        aside = ~kept & (chi[place] >= Region().least)
+        aside = ~kept & (chi[place] >= TrustRegion().least)
         if kept.any() and aside.any():
             seen += 1
             assert distance[place][kept].max() <= distance[place][aside].min()
@@ -593,7 +594,13 @@ def test_objectives_that_pull_apart_are_set_aside_until_one_falls() -> None:
 
 
 def in_loops(
-    model: nn.Module, x: Tensor, y: Tensor, k: int, radius: float, region: Region, iterations: int
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    k: int,
+    radius: float,
+    region: TrustRegion,
+    iterations: int,
 ) -> list[np.ndarray]:
     """The iterates of Algorithm 2 for one example, in loops and by a general solver."""
     eps, least = region.tolerance, region.criticality * region.tolerance
@@ -619,7 +626,7 @@ def in_loops(
 
     slopes = torch.func.jacrev(gaps)(x) * radius
     unit = float(slopes.detach().norm(dim=-1).max())
-    here, reach, active = x, region.reach, list(range(len(pairs)))
+    here, reach, active = x, region.trust_radius, list(range(len(pairs)))
     t = numpy_of(gaps(x)) - eps + float(numpy_of(fixed(x).norm()))
     path = [numpy_of(here)]
     for _ in range(iterations):
@@ -686,10 +693,14 @@ def in_loops(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_batch_takes_the_steps_of_loops_transcribed_from_the_paper(seed: int) -> None:
-    model, x, region = tiny_mlp(d=5, seed=seed), numbers(3, 5, seed=seed), Region(criticality=0.1)
+    model, x, region = (
+        tiny_mlp(d=5, seed=seed),
+        numbers(3, 5, seed=seed),
+        TrustRegion(criticality=0.1),
+    )
     y, radius, iterations = predicted(model, x), 1.0, 5
     trace: list[Iteration] = []
-    moo_attack(k=2, radius=radius, region=region, iterations=iterations, watch=trace.append)(
+    attacker("moo", k=2, radius=radius, budget=region, iterations=iterations, watch=trace.append)(
         model, x, y
     )
     for row in range(3):
@@ -709,7 +720,7 @@ def test_the_batch_takes_the_steps_of_loops_transcribed_from_the_paper(seed: int
 # --- the bound of Theorem 5.1 --------------------------------------------------------------------
 
 
-def constants_of(model: Cubic, x: Tensor, k: int, radius: float, region: Region) -> Constants:
+def constants_of(model: Cubic, x: Tensor, k: int, radius: float, region: TrustRegion) -> Constants:
     """The constants of a cubic model, by hand, for the gaps of its logit's slope.
 
     I_i = a_i x_i^2 / 2 + b_i: a gap's gradient is (a_i x_i, -a_j x_j) and changes by max |a| per
@@ -736,10 +747,10 @@ def constants_of(model: Cubic, x: Tensor, k: int, radius: float, region: Region)
 def test_the_attack_ends_within_the_bound_of_theorem_5_1(seed: int, radius: float) -> None:
     model, x = Cubic(d=6, seed=seed, offset=9.0), numbers(10, 6, seed=seed)
     x = x[(model(x)[:, 1] > 6)]
-    y, region = predicted(model, x), Region(criticality=0.3, eta=0.3, drift=0.5)
-    settings = {"k": 2, "explain": signed_logit, "scale": "plain", "radius": radius}
+    y, region = predicted(model, x), TrustRegion(criticality=0.3, eta=0.3, drift=0.5, scale="plain")
+    settings = {"k": 2, "explainer": signed_logit, "radius": radius}
     trace: list[Iteration] = []
-    attack = moo_attack(region=region, iterations=400, watch=trace.append, **settings)
+    attack = attacker("moo", budget=region, iterations=400, watch=trace.append, **settings)
     found = attack(model, x, y)
     constants = constants_of(model, x, 2, radius, region)
     bound = iteration_bound(constants, region)
@@ -747,7 +758,7 @@ def test_the_attack_ends_within_the_bound_of_theorem_5_1(seed: int, radius: floa
     last = torch.zeros(len(x))
     for now in trace:
         last[now.rows] = float(now.number)
-        least = region.eta * now.reach.clamp(max=1)[:, None] * region.least
+        least = region.eta * now.delta.clamp(max=1)[:, None] * region.least
         fallen = now.accepted[:, None] & now.active
         assert (now.actual >= least - 1e-9)[fallen].all()  # Lemma A.9
     assert (last <= bound).all()
@@ -764,7 +775,7 @@ def test_the_bound_counts_steps_taken_and_refused() -> None:
     # e = 0.1, L_g + L_J / 2 = 1: steps of 0.045 and less are never refused, none is shorter than
     # half of that or lowers a gap by less than 0.5 * 0.0225 * 0.1; from 0.5 four halvings lead to
     # 0.03125 < 0.045.
-    region = Region(tolerance=0.2, criticality=0.5, eta=0.55, gamma=0.5, reach=0.5)
+    region = TrustRegion(tolerance=0.2, criticality=0.5, eta=0.55, gamma=0.5, trust_radius=0.5)
     one = torch.ones(1).double()
     bent = Constants(fall=one, slope_change=0.5 * one, residual_change=one)
     assert iteration_bound(bent, region).item() == 1 // (0.55 * 0.0225 * 0.1) + 4 + 1
@@ -787,13 +798,14 @@ def test_a_step_is_sought_again_without_the_inputs_that_bounds_hold_back(
     b = torch.tensor([2.0, 1.7, -9.0, -9.0, -9.0]).double()
     model, x = Quadratic(d=5, A=A, b=b), torch.tensor([[2.0, 1.0, 0.0, 0.0, 0.0]]).double()
     low = torch.tensor([-9.0, -9.0, -9.0, -9.0, 0.0]).double()
-    attack = moo_attack(
+    attack = attacker(
+        "moo",
         k=1,
-        explain=signed_logit,
+        explainer=signed_logit,
         scale="plain",
         pairs=1,
-        region=Region(tolerance=0.05),
-        threat=L2Ball(bounds=(low, -low + 9)),
+        budget=TrustRegion(tolerance=0.05),
+        perturbation=L2Ball(bounds=(low, -low + 9)),
     )
     assert attack(model, x, predicted(model, x)).flipped
     monkeypatch.setattr(moo, "DETOURS", 0)
@@ -805,7 +817,8 @@ def test_a_smooth_copy_guides_the_attack_on_kinked_networks() -> None:
     model, x = tiny_mlp(activation=nn.ReLU, seed=2), numbers(24, 6)
     y = predicted(model, x)
     blind, guided = (
-        moo_attack(k=2, radius=1.5, iterations=6, guide=guide)(model, x, y) for guide in (None, 8.0)
+        attacker("moo", k=2, radius=1.5, iterations=6, guide=guide)(model, x, y)
+        for guide in (None, 8.0)
     )
     assert (blind.outcome == Outcome.EXHAUSTED).all()
     assert guided.flipped.sum() > 5
@@ -814,8 +827,8 @@ def test_a_smooth_copy_guides_the_attack_on_kinked_networks() -> None:
 def test_the_first_step_of_the_line_search_goes_against_the_only_gap() -> None:
     model, x = Quadratic(d=4, b=9 * torch.ones(4).double()), 1 + 0.1 * numbers(6, 4)
     y = predicted(model, x)
-    settings = {"k": 1, "explain": signed_logit, "scale": "plain", "pairs": 1, "radius": 0.01}
-    found = armijo_attack(iterations=1, **settings)(model, x, y)
+    settings = {"k": 1, "explainer": signed_logit, "scale": "plain", "pairs": 1, "radius": 0.01}
+    found = attacker("armijo", iterations=1, **settings)(model, x, y)
     ranked = found.before.argsort(-1, descending=True)
     slope = model.A[ranked[:, 0]] - model.A[ranked[:, 1]]
     torch.testing.assert_close(
@@ -832,8 +845,8 @@ def test_the_line_search_backs_off_until_all_gaps_fall() -> None:
             return torch.stack([torch.zeros_like(score), score], -1)
 
     x = torch.zeros(1, 3).double()
-    found = armijo_attack(
-        k=1, explain=signed_logit, scale="plain", pairs=1, reach=0.8, iterations=1
+    found = attacker(
+        "armijo", k=1, explainer=signed_logit, scale="plain", pairs=1, first_step=0.8, iterations=1
     )(Valley(), x, torch.ones(1, dtype=torch.long))
     torch.testing.assert_close(found.x[:, 2], torch.tensor([0.1], dtype=torch.float64))
 
@@ -841,13 +854,13 @@ def test_the_line_search_backs_off_until_all_gaps_fall() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Region(eta=1.0), "eta and gamma between 0 and 1"),
-        (lambda: Region(tolerance=0.0), "tolerance, drift and reach > 0"),
-        (lambda: Region(criticality=0.0), "criticality"),
-        (lambda: armijo_attack(k=1, share=0.0), "share between 0 and 1"),
-        (lambda: attacked(moo_attack(k=1, pairs=0)), "pairs >= 1"),
-        (lambda: attacked(moo_attack(k=1, scale="own")), "a scale of"),
-        (lambda: attacked(armijo_attack(k=1, guide=-1.0)), "guide > 0"),
+        (lambda: TrustRegion(eta=1.0), "eta and gamma between 0 and 1"),
+        (lambda: TrustRegion(tolerance=0.0), "tolerance, drift and trust_radius > 0"),
+        (lambda: TrustRegion(criticality=0.0), "criticality"),
+        (lambda: attacker("armijo", k=1, share=0.0), "share between 0 and 1"),
+        (lambda: attacked(attacker("moo", k=1, pairs=0)), "pairs >= 1"),
+        (lambda: attacked(attacker("moo", k=1, scale="own")), "a scale of"),
+        (lambda: attacked(attacker("armijo", k=1, guide=-1.0)), "guide > 0"),
     ],
 )
 def test_meaningless_settings_are_refused(call: Callable[[], object], message: str) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from closed_form import Largest, conv_net, mixing_mlp, numbers, tiny_mlp
-from r2et.attacks import Box, L2Ball
 from r2et.core.ranking import facing_count, top_k_mask
 from r2et.core.rng import stream
 from r2et.explainers import (
@@ -28,6 +27,7 @@ from r2et.explainers import (
 from r2et.methods import METHODS, BatchContext, Method, mean_margin, r2et, unit_length
 from r2et.methods.margins import Gap, Pairs
 from r2et.models import mlp
+from r2et.perturbations import Box, L2Ball
 from r2et.training.objective import Objective
 from refusals import refusal
 

@@ -11,7 +11,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
-from r2et.attacks import ATTACKS, Budget, EnsembleBudget
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.registry import attack
 from r2et.core.rng import stream
 from r2et.explainers import predicted
 from r2et.perturbations import PERTURBATIONS, Box, L2Ball, NormBall
@@ -240,8 +242,10 @@ def test_any_norm_can_be_attacked(kind: Kind) -> None:
     y, ball = predicted(model, x), kind(radius=0.8, bounds=(-2.0, 2.0))
     effort = EnsembleBudget(rounds=2, starts=4, steps=4, points=8, moves=4, pairs=3)
     for found in (
-        ATTACKS["strong"].build(k=2, threat=ball, effort=effort)(model, x, y),
-        ATTACKS["er"].build(k=2, threat=ball, budget=Budget(step=0.1, steps=9))(model, x, y),
+        attack(model, x, y, k=2, perturbation=ball, budget=effort),
+        attack(
+            model, x, y, k=2, method="er", perturbation=ball, budget=WalkBudget(step=0.1, steps=9)
+        ),
     ):
         assert found.flipped.any()
         assert inside(kind, found.x, x, 0.8)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from r2et.attacks import EnsembleBudget
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     DataSettings,
     Items,

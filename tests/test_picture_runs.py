@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from r2et.attacks import Budget
 from r2et.core.inputs import Joined, Piece
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Dataset, ItemStructure
-from r2et.evaluation.evaluate import EvaluationSettings, evaluate, pair_and_singles, task_of
+from r2et.evaluation.evaluate import EvaluationSettings, Walk, evaluate, pair_and_singles, task_of
 from r2et.experiments.attack_run import compared_by
 from r2et.experiments.config import Recipe, load_recipe, recipe_from
 from r2et.experiments.execution import sweep
@@ -265,7 +264,7 @@ def test_of_three_classes_the_share_told_right_is_measured() -> None:
     model = MODELS["resnet18"].build(
         channels=1, classes=3, width=2, blocks=(1, 1), generator=stream(0, "three")
     )
-    settings = EvaluationSettings(k=4, attacks=("er",), examples=2, er=Budget(steps=1), probes=2)
+    settings = EvaluationSettings(k=4, attacks=("er",), examples=2, er=Walk(steps=1), probes=2)
     found = evaluate(model, split, settings)
     assert len(found["decisions"]) == 2 < settings.decisions, "no more than were attacked"
     with torch.no_grad():

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import Linear, Quadratic, numbers
-from r2et.attacks import Budget, er_attack
 from r2et.core.autograd import hessian_norm, jacobian
 from r2et.core.ranking import margin_weights, order, top_k_mask, top_margin
 from r2et.core.rng import stream
@@ -335,7 +335,7 @@ def test_the_ratio_at_x_alone_is_no_certificate() -> None:
     q = 1 / (1 + math.exp(8))
     assert at_x == pytest.approx((1 - 2 * q) / (8 * q * (1 - q)))
     assert at_x > 370
-    attack = er_attack(k=1, explain=signed_logit, budget=Budget(radius=2.5, step=0.05, steps=60))
+    attack = attacker("er", k=1, explainer=signed_logit, radius=2.5, step=0.05, steps=60)
     found = attack(model, x, ones(1))
     assert found.flipped.all()
     assert (found.x - x).norm() <= 2.5 < at_x / 100

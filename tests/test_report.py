@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from made_results import description
-from r2et.attacks.comparison import HandlerPoint, marked
+from r2et.attacks.comparison import HandlingPoint, marked
 from r2et.report import charts
 from r2et.report.run_page import headline, report_html, write_report
 from test_tables import failed_row, made_decision, made_row
@@ -248,11 +248,11 @@ def test_figures_are_drawn_without_the_shown_pair(draw: Callable[..., charts.Dra
     ElementTree.fromstring(drawn_by(draw, [made_row("vanilla", 0), failed_row("r2et", 0)]))
 
 
-def made_points(**sensitivity: float) -> list[HandlerPoint]:
+def made_points(**sensitivity: float) -> list[HandlingPoint]:
     """Each handler at two step sizes and for both goals, the longer steps more damaging."""
     return marked(
         [
-            HandlerPoint(
+            HandlingPoint(
                 goal=goal,
                 handler=name,
                 step=step,

@@ -771,7 +771,7 @@ def test_what_is_missing_is_run_once(
     out = tmp_path / "out"
     said: list[str] = []
     handlers = tiny[1]
-    monkeypatch.setattr(reproducing, "compared_handlers", lambda *rest: [])
+    monkeypatch.setattr(reproducing, "compared_handling", lambda *rest: [])
     one = reproduce([handlers], out, load=few_rows, on_progress=lambda each: said.append(each.what))
     assert [(row["recipe"], row["method"]) for row in one] == [
         ("handlers", "vanilla"),
@@ -803,7 +803,7 @@ def test_what_is_missing_is_run_once(
         raise AssertionError("nothing is missing")
 
     monkeypatch.setattr(reproducing, "sweep", refuse)
-    monkeypatch.setattr(reproducing, "compared_handlers", refuse)
+    monkeypatch.setattr(reproducing, "compared_handling", refuse)
     assert reproduce(tiny, out, load=few_rows) == rows
     few = reproduce(tiny[:1], out, load=few_rows, methods=["wd"])
     assert [row["method"] for row in few] == ["linear", "vanilla", "wd"]

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import WalkBudget
 from r2et.core.files import read_rows
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Dataset, load
-from r2et.evaluation import evaluate as evaluation
 from r2et.evaluation.evaluate import EvaluationSettings
 from r2et.experiments import runner as runs
 from r2et.experiments.config import (
@@ -727,7 +728,8 @@ def test_a_model_is_judged_together_with_others_as_alone(
     assert len(set(alone)) == 3
     assert judged(models, split, recipe) == [pytest.approx(each, abs=1e-9) for each in alone]
     # The same where an attack takes few rows at a time, which three networks do not divide.
-    monkeypatch.setattr(runs, "rows_at_once", lambda *_: 7)
+    for budget in (WalkBudget, EnsembleBudget):
+        monkeypatch.setattr(budget, "rows_at_once", lambda *_: 7)
     assert judged(models, split, recipe) == [pytest.approx(each, abs=1e-9) for each in alone]
     assert judged([], split, recipe) == []
 
@@ -738,7 +740,7 @@ def test_no_more_rows_are_judged_than_an_attack_takes_at_once() -> None:
     split = load("compas").split(0)
     effort = {"rounds": 1, "starts": 2000, "steps": 0, "points": 8, "moves": 2, "pairs": 1}
     recipe = tiny(select_by="strong", valid_examples=40, evaluation={"k": 4, "strong": effort})
-    assert evaluation.rows_at_once("strong", recipe.evaluation, split.valid.x) == 32
+    assert recipe.evaluation.strong.rows_at_once(split.valid.x.shape[1]) == 32
     models = [fitted(split, recipe, "vanilla", {})[0]] * 3
     (alone,) = judged(models[:1], split, recipe)
     assert judged(models, split, recipe) == [pytest.approx(alone, abs=1e-9)] * 3

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from r2et.attacks import EnsembleBudget
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     Audit,
     AuditSettings,

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import Largest, numbers, tiny_mlp
-from r2et.attacks import L2Ball
 from r2et.core.autograd import piecewise_linear
 from r2et.core.ranking import order, top_margin
 from r2et.core.rng import stream
@@ -21,6 +20,7 @@ from r2et.explainers import gradient, predicted
 from r2et.methods import METHODS, BatchContext, Method, mean_margin, steadfast, unit_length
 from r2et.models import MODELS
 from r2et.models.additive import AdditiveNet
+from r2et.perturbations import L2Ball
 from r2et.training.objective import Objective
 from r2et.training.trainer import FitSettings, fit
 from refusals import refusal

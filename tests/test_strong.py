@@ -12,19 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacking import attacker
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks import (
-    AttackResult,
-    Budget,
-    Curve,
-    EnsembleBudget,
-    attack_curve,
-    er_attack,
-    strong_attack,
-)
 from r2et.attacks.diagnostics import alarms, last_doubling, saturated
-from r2et.attacks.ensemble import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER, _guides, _plain
-from r2et.attacks.goals import weighted_goal
+from r2et.attacks.ensemble import (
+    GRADIENT_MEMBERS,
+    PAIRS_MEMBER,
+    RANDOM_MEMBER,
+    EnsembleBudget,
+    _guides,
+    _plain,
+)
+from r2et.attacks.radius import Curve
+from r2et.attacks.registry import attack_curve
+from r2et.attacks.search import AttackResult, weighted_goal
 from r2et.core.ranking import precision_at_k
 from r2et.data import load
 from r2et.explainers import Gradient, IntegratedGradients, SmoothGrad, gradient, log_odds, predicted
@@ -71,14 +72,14 @@ def test_a_weighted_goal_matches_its_definition() -> None:
 def test_a_longer_attack_begins_with_the_rounds_of_a_shorter_one() -> None:
     model, x, y = leaky_case()
     short, long = (
-        strong_attack(k=K, radius=0.5, effort=replace(LITTLE, rounds=rounds))(model, x, y)
+        attacker("strong", k=K, radius=0.5, budget=replace(LITTLE, rounds=rounds))(model, x, y)
         for rounds in (2, 4)
     )
     assert short.history.shape == (3, 9)
     assert long.history.shape == (5, 9)
     assert torch.equal(long.history[:3], short.history)
     assert long.steps.tolist() == [0, 1, 2, 3, 4]
-    other = strong_attack(k=K, radius=0.5, effort=LITTLE, seed=1)(model, x, y)
+    other = attacker("strong", k=K, radius=0.5, budget=LITTLE, seed=1)(model, x, y)
     assert (other.x != long.x).any()
 
 
@@ -86,7 +87,7 @@ def test_a_longer_attack_begins_with_the_rounds_of_a_shorter_one() -> None:
 @pytest.mark.parametrize("radius", [0.2, 1.0])
 def test_the_ensemble_is_as_good_as_its_best_member(classes: int, radius: float) -> None:
     model, x, y = leaky_case(classes)
-    found = strong_attack(k=K, radius=radius, effort=LITTLE)(model, x, y)
+    found = attacker("strong", k=K, radius=radius, budget=LITTLE)(model, x, y)
     assert found.flipped.any()
     assert set(found.members) == {*GRADIENT_MEMBERS, RANDOM_MEMBER, "differences", "random moves"}
     assert all((each >= found.precision).all() for each in found.members.values())
@@ -99,8 +100,8 @@ def test_the_ensemble_is_as_good_as_its_best_member(classes: int, radius: float)
 
 def test_members_of_batches_are_joined() -> None:
     model, x, y = leaky_case()
-    whole = strong_attack(k=K, effort=LITTLE)(model, x, y)
-    parts = strong_attack(k=K, effort=LITTLE, numbers_at_once=2 * 4 * 8)(model, x, y)
+    whole = attacker("strong", k=K, budget=LITTLE)(model, x, y)
+    parts = attacker("strong", k=K, budget=LITTLE, rows_at_once=2)(model, x, y)
     assert whole.members.keys() == parts.members.keys()
     for name, each in whole.members.items():
         assert torch.equal(parts.members[name], each)
@@ -121,11 +122,11 @@ def test_an_attack_ends_soon_after_its_time() -> None:
     model, x, y = leaky_case()
     begun = time.monotonic()
     effort = EnsembleBudget(rounds=100_000, starts=4, steps=4, points=8, moves=4)
-    found = strong_attack(k=K, effort=effort, seconds=0.3)(model, x, y)
+    found = attacker("strong", k=K, budget=effort, seconds=0.3)(model, x, y)
     assert time.monotonic() - begun < 10
     assert 2 <= len(found.history) < 10_000
     assert_valid(found, model, x, y)
-    none = strong_attack(k=K, effort=LITTLE, seconds=0.0)(model, x, y)
+    none = attacker("strong", k=K, budget=LITTLE, seconds=0.0)(model, x, y)
     assert len(none.history) == 2
     assert torch.equal(none.x, x)
     assert all((each == 1).all() for each in none.members.values())
@@ -135,7 +136,8 @@ def test_an_attack_ends_soon_after_its_time() -> None:
 def test_time_enough_changes_nothing() -> None:
     model, x, y = leaky_case()
     free, limited = (
-        strong_attack(k=K, effort=LITTLE, seconds=seconds)(model, x, y) for seconds in (None, 1e9)
+        attacker("strong", k=K, budget=LITTLE, seconds=seconds)(model, x, y)
+        for seconds in (None, 1e9)
     )
     for name in ("x", "after", "precision", "history", "steps", "first_flip"):
         assert torch.equal(getattr(free, name), getattr(limited, name)), name
@@ -146,18 +148,18 @@ def test_batches_that_ran_out_of_time_are_joined(monkeypatch: pytest.MonkeyPatch
     # By this clock each look takes a second, until the first batch of two is out of its ten:
     # the other one then has the time for all rounds.
     looks = iter(range(10**6))
-    monkeypatch.setattr(
-        strong_attack.__module__ + ".time",
-        SimpleNamespace(monotonic=lambda: min(next(looks), 12)),
-    )
+    for module in ("ensemble", "registry"):
+        monkeypatch.setattr(
+            f"r2et.attacks.{module}.time", SimpleNamespace(monotonic=lambda: min(next(looks), 12))
+        )
     model, x, y = leaky_case()
-    attack = strong_attack(k=K, radius=0.05, effort=LITTLE, seconds=20.0, numbers_at_once=5 * 4 * 8)
+    attack = attacker("strong", k=K, radius=0.05, budget=LITTLE, seconds=20.0, rows_at_once=5)
     found = attack(model, x, y)
     assert len(found.history) == 5
     assert not found.flipped[:5].all()
     assert_valid(found, model, x, y)
     assert (found.history[2:, :5] == found.history[2, :5]).all()
-    whole = strong_attack(k=K, radius=0.05, effort=LITTLE)(model, x, y)
+    whole = attacker("strong", k=K, radius=0.05, budget=LITTLE)(model, x, y)
     assert torch.equal(found.history[:, 5:], whole.history[:, 5:])
     assert torch.equal(found.history[:2, :5], whole.history[:2, :5])
 
@@ -233,13 +235,14 @@ def test_kinks_in_forward_are_attacked_and_reported(of: str) -> None:
     y, flat = predicted(layers, x), "no slope of a single pair leads to"
     curves = [
         attack_curve(
-            lambda radius: strong_attack(
-                k=k, radius=radius, explain=explain, effort=EnsembleBudget(rounds=2)
-            ),
-            [0.5, 1.0],
+            model,
+            x,
+            y,
             k=k,
-            explain=explain,
-        )(model, x, y)
+            radii=[0.5, 1.0],
+            explainer=explain,
+            budget=EnsembleBudget(rounds=2),
+        )
         for model in (layers, InForward(layers))
     ]
     seen, hidden = curves
@@ -262,7 +265,7 @@ trained_network = partial(adult_network, rows=8000, epochs=40, least_auc=0.87, e
 @cache
 def strong_precision() -> Tensor:
     """P@8 of these examples under the strong attack as it comes, within 0.5."""
-    return strong_attack(k=8, radius=0.5)(*trained_network()).precision
+    return attacker("strong", k=8, radius=0.5)(*trained_network()).precision
 
 
 def best_of_random_points(
@@ -291,7 +294,7 @@ def test_the_strong_attack_beats_20000_random_points_and_the_papers_attack() -> 
     random = best_of_random_points(model, x, y, k=8, radius=0.5, points=20_000)
     assert (strong_precision() <= random).double().mean() >= 0.95
     assert mean < random.mean() - 0.03
-    er = er_attack(k=8, budget=Budget(radius=0.5, step=0.01, steps=60))(model, x, y).precision
+    er = attacker("er", k=8, radius=0.5, step=0.01, steps=60)(model, x, y).precision
     assert random.mean() < er.mean()
     assert mean < er.mean() - 0.25
 
@@ -324,7 +327,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
         torch.testing.assert_close(moved(whole), model(whole), rtol=0, atol=1e-12)
     assert torch.equal(predicted(moved, whole), predicted(model, whole))
 
-    plain = strong_attack(k=8, radius=0.5)(moved, x, y).precision
+    plain = attacker("strong", k=8, radius=0.5)(moved, x, y).precision
     assert plain.mean() > strong_precision().mean() + 0.25
 
     def share(network: nn.Module) -> float:
@@ -336,7 +339,8 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
 
     free = Gradient(one_hot=groups)
     before, after = (
-        strong_attack(k=8, radius=0.5, explain=free)(network, x, y) for network in (model, moved)
+        attacker("strong", k=8, radius=0.5, explainer=free)(network, x, y)
+        for network in (model, moved)
     )
     torch.testing.assert_close(after.before, before.before, rtol=0, atol=1e-12)
     assert abs(float(after.precision.mean() - before.precision.mean())) <= 0.02
@@ -346,8 +350,13 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_on
 
     on_margin = Gradient(one_hot=groups, of="margin")
     one, other = (
-        strong_attack(
-            k=8, radius=0.5, explain=on_margin, outputs=untouched, effort=EnsembleBudget(rounds=1)
+        attacker(
+            "strong",
+            k=8,
+            radius=0.5,
+            explainer=on_margin,
+            outputs=untouched,
+            budget=EnsembleBudget(rounds=1),
         )(network, x, y).precision
         for network in (model, moved)
     )
@@ -504,9 +513,7 @@ def test_saturation_is_seen_and_reported() -> None:
     assert torch.equal(saturated(scaled, x, y), (1 - torch.sigmoid(margins)) == 0)
     told = {}
     for name, network in (("plain", model), ("scaled", scaled)):
-        curve = attack_curve(
-            lambda radius: strong_attack(k=K, radius=radius, effort=LITTLE), [0.5, 1.0], k=K
-        )(network, x, y)
+        curve = attack_curve(network, x, y, k=K, radii=[0.5, 1.0], budget=LITTLE)
         told[name] = [each for each in alarms(network, x, y, curve, K) if "rounds to zero" in each]
         assert not (curve.before == 0).all(-1).any()  # the ranking is kept all the same
         assert (curve.precision[-1] < 1).any()

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 
+from attacking import attacker
 from closed_form import numbers
-from r2et.attacks import strong_attack
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.core.autograd import piecewise_linear
 from r2et.core.one_hot import NARROW
@@ -423,7 +423,7 @@ def test_the_strong_attack_can_aim_at_it() -> None:
     model, x = network(), inputs(network(), 12)
     y = predicted(model, x)
     effort = EnsembleBudget(rounds=2, starts=4, steps=6, points=20, moves=6, pairs=3)
-    found = strong_attack(k=4, radius=1.0, effort=effort)(model, x, y)
+    found = attacker("strong", k=4, radius=1.0, budget=effort)(model, x, y)
     assert torch.equal(predicted(model, found.x), y)
     assert ((found.x - x).norm(dim=-1) <= 1.0).all()
     assert found.precision.mean() < 1

@@ -15,18 +15,12 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
+from attacking import Attack, attacker
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
-from r2et.attacks import Attack, AttackResult, Budget, L2Ball, er_attack, mse_attack
-from r2et.attacks.comparison import (
-    HandlerPoint,
-    compare_handlers,
-    marked,
-    pareto_front,
-    selection,
-)
+from r2et.attacks.comparison import HandlingPoint, compare_handling, marked, pareto_front, selection
 from r2et.attacks.constraint_handling import (
-    HANDLERS,
-    Handler,
+    CONSTRAINT_HANDLING,
+    ConstraintHandling,
     Weighting,
     divergence,
     equal,
@@ -39,20 +33,32 @@ from r2et.attacks.constraint_handling import (
     unconstrained,
     weighted,
 )
-from r2et.attacks.goals import Goal, distance_goal, ranking_goal
-from r2et.attacks.pgd import descent
-from r2et.attacks.searches import BestSoFar, Outputs, prediction, projected_descent
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.search import (
+    AttackProblem,
+    AttackResult,
+    BestSoFar,
+    Goal,
+    Outputs,
+    distance_goal,
+    prediction,
+    projected_descent,
+    ranking_goal,
+)
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.explainers import Gradient, gradient, predicted
-from r2et.perturbations import one_of
+from r2et.perturbations import L2Ball, one_of
 from refusals import refusal
 from test_attack_contracts import assert_same, assert_true, case, exactly_within, small
 
-every_handler = pytest.mark.parametrize("handler", HANDLERS)
+every_handler = pytest.mark.parametrize("handler", CONSTRAINT_HANDLING)
 both_goals = pytest.mark.parametrize("goal", ["er", "mse"])
 WEIGHTINGS: list[Weighting] = [unconstrained, equal, gda, hedge, min_norm]
-ATTACK: dict[str, Callable[..., Attack]] = {"er": er_attack, "mse": mse_attack}
+ATTACK: dict[str, Callable[..., Attack]] = {
+    "er": partial(attacker, "er"),
+    "mse": partial(attacker, "mse"),
+}
 signed_logit = Gradient(of="logit", form="signed")
 
 
@@ -235,7 +241,7 @@ def test_divergence_is_that_of_torch() -> None:
 def test_the_slope_of_a_divergence_is_that_of_differences(scaled: bool) -> None:
     model, x = tiny_mlp(classes=3), numbers(4, 6)
     at = x + 0.3 * numbers(4, 6, seed=1)
-    (kept,) = [kept_losses(model, x, prediction, scaled=scaled)]
+    (kept,) = [kept_losses(partial(prediction, model), x, scaled=scaled)]
     point = at.clone().requires_grad_()
     (value,) = kept(point)
     (slope,) = torch.autograd.grad(value.sum(), point)
@@ -249,7 +255,7 @@ def test_the_slope_of_a_divergence_is_that_of_differences(scaled: bool) -> None:
 
 def test_at_x_a_divergence_has_neither_value_nor_slope() -> None:
     model, x = tiny_mlp(), numbers(4, 6).requires_grad_()
-    (value,) = kept_losses(model, x, prediction, scaled=False)(x)
+    (value,) = kept_losses(partial(prediction, model), x, scaled=False)(x)
     assert value.abs().max() < 1e-15
     assert torch.autograd.grad(value.sum(), x)[0].abs().max() < 1e-15
 
@@ -290,7 +296,7 @@ def test_goals_are_scaled_by_where_they_start() -> None:
 def test_a_scaled_prediction_below_one_is_kept() -> None:
     model, x = tiny_mlp(classes=4), numbers(200, 6)
     at = x + 0.6 * numbers(200, 6, seed=1)
-    (value,) = kept_losses(model, x, prediction, scaled=True)(at)
+    (value,) = kept_losses(partial(prediction, model), x, scaled=True)(at)
     changed = predicted(model, x) != predicted(model, at)
     assert changed.sum() > 20
     assert (value[changed] >= 1).all()
@@ -300,7 +306,7 @@ def test_a_scaled_prediction_below_one_is_kept() -> None:
 def test_a_tie_from_the_start_makes_no_nan() -> None:
     model, x = Linear(), torch.zeros(2, 4, dtype=torch.float64)
     assert least_divergence(model(x)).tolist() == [0.0, 0.0]
-    kept = kept_losses(model, x, prediction, scaled=True)
+    kept = kept_losses(partial(prediction, model), x, scaled=True)
     assert kept(x)[0].tolist() == [0.0, 0.0]
     assert kept(x + 1)[0].isfinite().all()
 
@@ -353,7 +359,7 @@ def test_slopes_that_cancel_leave_none(dtype: torch.dtype) -> None:
 @both_goals
 def test_a_network_of_linear_pieces_is_handled_alone(goal: str) -> None:
     model, x, y = case()
-    build = partial(small, goal, radius=2.0, handler="qp")
+    build = partial(small, goal, radius=2.0, handling="qp")
     together = build()(model, x, y)
     assert (together.x != x).any()
     assert_same(build(rows_at_once=2)(model, x, y), together, atol=1e-9)
@@ -373,33 +379,31 @@ def last_of(
     x: Tensor,
     y: Tensor,
     *,
-    handler: Handler,
-    budget: Budget,
+    handling: ConstraintHandling,
+    budget: dict[str, Any],
     lower: Callable[[Tensor, int], Goal] = ranking_goal,
     outputs: Outputs = prediction,
-    explain: Any = gradient,
+    explainer: Any = gradient,
 ) -> Tensor:
     """Where an attack ends, whether or not it keeps the predictions."""
-    walk = descent(
-        lower,
-        k=2,
-        explain=explain,
-        budget=budget,
-        threat=L2Ball(),
-        handler=handler,
-        outputs=outputs,
-        seed=kicked(lower),
-    )
-    return walk(model, x, y)[1]
+    name = "er" if lower is ranking_goal else "mse"
+    walked = attacker(
+        name, k=2, explainer=explainer, budget=budget, handling=handling, outputs=outputs
+    )(model, x, y)
+    assert walked.last is not None
+    return walked.last
 
 
 @pytest.mark.parametrize("lower", [ranking_goal, mse_goal])
 def test_all_weight_on_the_goal_is_the_unconstrained_walk(lower: Any) -> None:
     model, x = tiny_mlp(), numbers(5, 6)
-    budget = Budget(radius=2.0, step=0.1, steps=15)
+    budget = {"radius": 2.0, "step": 0.1, "steps": 15}
     plain, weighed = (
-        last_of(model, x, predicted(model, x), handler=each, budget=budget, lower=lower)
-        for each in (HANDLERS["unconstrained"], Handler(line="", weighting=unconstrained))
+        last_of(model, x, predicted(model, x), handling=each, budget=budget, lower=lower)
+        for each in (
+            CONSTRAINT_HANDLING["unconstrained"],
+            ConstraintHandling(line="", weighting=unconstrained),
+        )
     )
     torch.testing.assert_close(weighed, plain, rtol=0, atol=1e-9)
     assert ((plain - x).norm(dim=-1) > 1).any()
@@ -412,9 +416,9 @@ def test_a_walk_descends_on_the_lagrangian(reweigh: Weighting, scaled: bool) -> 
     # over the least at which the class changes, steps of one length against w_0 g_0 + w_1 g_1.
     model, x = tiny_mlp(), numbers(3, 6)
     y = predicted(model, x)
-    handler = Handler(line="", weighting=reweigh, scaled=scaled)
-    budget = Budget(radius=9.0, step=0.1, steps=6)
-    found = last_of(model, x, y, handler=handler, budget=budget)
+    handler = ConstraintHandling(line="", weighting=reweigh, scaled=scaled)
+    budget = {"radius": 9.0, "step": 0.1, "steps": 6}
+    found = last_of(model, x, y, handling=handler, budget=budget)
     for row in range(3):
         at, label = x[row : row + 1], y[row : row + 1]
         before, clean = gradient(model, at, label).detach(), model(at).detach()
@@ -436,16 +440,21 @@ def test_a_walk_descends_on_the_lagrangian(reweigh: Weighting, scaled: bool) -> 
 
 
 def before_handlers(
-    lower: Callable[[Tensor, int], Goal], k: int, budget: Budget, record_every: int, *args: Any
+    lower: Callable[[Tensor, int], Goal],
+    k: int,
+    budget: dict[str, Any],
+    record_every: int,
+    *args: Any,
 ) -> AttackResult:
     """The attacks as they were before there were handlers, word for word."""
     model, x, y = args
-    within = L2Ball(radius=budget.radius)
-    best = BestSoFar(model, gradient, x, y, k, within)
+    within = L2Ball(radius=budget["radius"])
+    problem = AttackProblem(k=k, explainer=gradient, perturbation=within)
+    best = BestSoFar(model, x, y, problem)
     goal = lower(best.before, k)
     start, step = x, 0
     if kicked(lower) is not None:
-        kick = L2Ball(radius=budget.step).offsets(one_of(x), 1, stream(0, "kick"), surface=True)
+        kick = L2Ball(radius=budget["step"]).offsets(one_of(x), 1, stream(0, "kick"), surface=True)
         start, step = within.relax(x + kick, x), 1
 
     def loss(point: Tensor) -> Tensor:
@@ -457,22 +466,24 @@ def before_handlers(
         step += 1
         return goal(saliency)
 
-    lengths = repeat(budget.step, budget.steps - step)
-    last = projected_descent(loss, x, start=start, threat=within, lengths=lengths)
+    lengths = repeat(budget["step"], budget["steps"] - step)
+    last = projected_descent(loss, x, start=start, perturbation=within, lengths=lengths)
     best.offer(last)
-    best.tick(budget.steps - best.clock)
+    best.tick(budget["steps"] - best.clock)
     return best.result()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    ("build", "lower"), [(er_attack, ranking_goal), (mse_attack, mse_goal)], ids=["er", "mse"]
+    ("build", "lower"),
+    [(partial(attacker, "er"), ranking_goal), (partial(attacker, "mse"), mse_goal)],
+    ids=["er", "mse"],
 )
 def test_without_a_handler_attacks_are_what_they_were(
     build: Any, lower: Any, dtype: torch.dtype
 ) -> None:
     model, x, y = case(dtype)
-    budget = Budget(radius=2.0, step=0.1, steps=25)
+    budget = {"radius": 2.0, "step": 0.1, "steps": 25}
     found = build(k=2, budget=budget, record_every=3)(model, x, y)
     assert_same(replace(found, last=None), before_handlers(lower, 2, budget, 3, model, x, y))
     assert found.flipped.any()
@@ -511,10 +522,15 @@ def corridor() -> tuple[Corridor, Tensor]:
 def test_an_early_stop_is_at_the_last_point_before_the_change() -> None:
     # The walk is x + t s v (see test_attacks): count the steps to the first change by hand.
     model, x = corridor()
-    budget = Budget(radius=9.0, step=0.1, steps=30)
+    budget = {"radius": 9.0, "step": 0.1, "steps": 30}
     y = torch.ones(len(x), dtype=torch.long)
     found = last_of(
-        model, x, y, handler=HANDLERS["early-stop"], budget=budget, explain=signed_logit
+        model,
+        x,
+        y,
+        handling=CONSTRAINT_HANDLING["early-stop"],
+        budget=budget,
+        explainer=signed_logit,
     )
     counts = []
     for row, end in zip(x, found, strict=True):
@@ -530,11 +546,23 @@ def test_a_refused_step_is_halved() -> None:
     # By the rule: a step that changes the class is not taken and the next is half as long; a
     # step taken makes the next longer by half again, up to the full length.
     model, x = corridor()
-    budget = Budget(radius=9.0, step=0.1, steps=30)
+    budget = {"radius": 9.0, "step": 0.1, "steps": 30}
     y = torch.ones(len(x), dtype=torch.long)
-    found = last_of(model, x, y, handler=HANDLERS["rejection"], budget=budget, explain=signed_logit)
+    found = last_of(
+        model,
+        x,
+        y,
+        handling=CONSTRAINT_HANDLING["rejection"],
+        budget=budget,
+        explainer=signed_logit,
+    )
     stopped = last_of(
-        model, x, y, handler=HANDLERS["early-stop"], budget=budget, explain=signed_logit
+        model,
+        x,
+        y,
+        handling=CONSTRAINT_HANDLING["early-stop"],
+        budget=budget,
+        explainer=signed_logit,
     )
     refused = 0
     for row, end in zip(x, found, strict=True):
@@ -564,8 +592,10 @@ def test_a_random_first_step_does_not_cross_either(handler: str) -> None:
     x = torch.stack([-0.02 * torch.sign(near) * w / w.norm(), across])
     y = predicted(model, x)
     assert y[0] != predicted(model, x[:1] + kick)[0]
-    budget = Budget(radius=9.0, step=0.5, steps=1)
-    found = last_of(model, x, y, handler=HANDLERS[handler], budget=budget, lower=mse_goal)
+    budget = {"radius": 9.0, "step": 0.5, "steps": 1}
+    found = last_of(
+        model, x, y, handling=CONSTRAINT_HANDLING[handler], budget=budget, lower=mse_goal
+    )
     assert torch.equal(predicted(model, found), y)
     torch.testing.assert_close(found[1], x[1] + kick)
     length = (found[0] - x[0]).norm()
@@ -609,8 +639,8 @@ def pairs() -> tuple[Siamese, Tensor, Tensor]:
 @every_handler
 def test_all_predictions_are_kept(goal: str, handler: str) -> None:
     model, x, y = pairs()
-    budget = Budget(radius=1.5, step=0.3, steps=5)
-    build = partial(ATTACK[goal], k=2, budget=budget, handler=handler)
+    budget = {"radius": 1.5, "step": 0.3, "steps": 5}
+    build = partial(ATTACK[goal], k=2, budget=budget, handling=handler)
     one = build()(model, x, y)
     assert (predicted(model, one.x) == y).all()
     assert not torch.equal(classes(model, one.x), classes(model, x)), "another would change"
@@ -623,16 +653,16 @@ def test_all_predictions_are_kept(goal: str, handler: str) -> None:
 @both_goals
 def test_a_constraint_keeps_more_predictions(goal: str) -> None:
     model, x, y = pairs()
-    points = compare_handlers(
+    points = compare_handling(
         model,
         x,
         y,
         k=2,
-        budget=Budget(radius=1.5, steps=12),
+        perturbation=L2Ball(radius=1.5),
+        budget=WalkBudget(steps=12, record_every=5),
         step_sizes=[0.1],
         goals=[goal],
         outputs=all_three,
-        record_every=5,
     )
     changed = {point.handler: point.sensitivity for point in points}
     assert changed["unconstrained"] > 0.2
@@ -643,7 +673,7 @@ def test_a_constraint_keeps_more_predictions(goal: str) -> None:
 
 def test_the_model_is_free_to_change_what_is_no_output() -> None:
     model, x, y = pairs()
-    budget = Budget(radius=1.5, step=0.1, steps=20)
+    budget = {"radius": 1.5, "step": 0.1, "steps": 20}
 
     def first_only(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
         return all_three(model, x)[1:2]
@@ -652,7 +682,7 @@ def test_the_model_is_free_to_change_what_is_no_output() -> None:
         model,
         x,
         y,
-        handler=HANDLERS["rejection"],
+        handling=CONSTRAINT_HANDLING["rejection"],
         budget=budget,
         outputs=first_only,
         lower=mse_goal,
@@ -671,13 +701,13 @@ def test_the_model_is_free_to_change_what_is_no_output() -> None:
     ],
 )
 def test_outputs_that_are_none_are_refused(outputs: Any, words: str) -> None:
-    attack = er_attack(k=2, outputs=outputs, budget=Budget(steps=1))
+    attack = attacker("er", k=2, outputs=outputs, steps=1)
     assert words in refusal(lambda: attack(*pairs()))
 
 
 @both_goals
 def test_an_unknown_handler_is_refused(goal: str) -> None:
-    assert "did you mean 'hedge'?" in refusal(lambda: ATTACK[goal](k=2, handler="Hegde"))
+    assert "did you mean 'hedge'?" in refusal(lambda: ATTACK[goal](k=2, handling="Hegde"))
 
 
 # --- What every handler promises -----------------------------------------------------------------
@@ -688,7 +718,7 @@ def test_an_unknown_handler_is_refused(goal: str) -> None:
 def test_every_handler_finds_something(goal: str, handler: str) -> None:
     # Without this the promises below would hold for an attack that does nothing.
     model, x, y = smooth()
-    found = small(goal, radius=2.0, handler=handler)(model, x, y)
+    found = small(goal, radius=2.0, handling=handler)(model, x, y)
     assert found.flipped.any()
     assert_true(found, model, x, y)
 
@@ -703,7 +733,9 @@ def test_ball_bounds_and_predictions_are_kept(goal: str, handler: str, dtype: to
         rows = (x * scale).clamp(-0.6, 0.6) if scale < 1 else x * scale
         y = predicted(model, rows)
         bounds = (-0.6, 0.6) if scale < 1 else None
-        found = small(goal, radius, handler=handler, threat=L2Ball(bounds=bounds))(model, rows, y)
+        found = small(goal, radius, handling=handler, perturbation=L2Ball(bounds=bounds))(
+            model, rows, y
+        )
         assert found.x.dtype == found.precision.dtype == dtype
         assert exactly_within(found.x, rows, radius)
         assert (predicted(model, found.x) == y).all()
@@ -718,8 +750,8 @@ def test_ball_bounds_and_predictions_are_kept(goal: str, handler: str, dtype: to
 def test_an_example_is_handled_alone(goal: str, handler: str, several: bool) -> None:
     model, x, y = pairs()
     outputs = all_three if several else prediction
-    budget = Budget(radius=1.5, step=0.4, steps=3)
-    build = partial(ATTACK[goal], k=2, budget=budget, handler=handler, outputs=outputs)
+    budget = {"radius": 1.5, "step": 0.4, "steps": 3}
+    build = partial(ATTACK[goal], k=2, budget=budget, handling=handler, outputs=outputs)
     together = build()(model, x, y)
     assert together.flipped.any()
     assert_same(build(rows_at_once=13)(model, x, y), together, atol=1e-9)
@@ -732,8 +764,8 @@ def test_an_example_is_handled_alone(goal: str, handler: str, several: bool) -> 
 @every_handler
 def test_the_shape_of_an_example_makes_no_difference(goal: str, handler: str) -> None:
     model, x, y = smooth()
-    flat = small(goal, handler=handler)(model, x, y)
-    shaped = small(goal, handler=handler)(nn.Sequential(nn.Flatten(), *model), x.view(7, 2, 3), y)
+    flat = small(goal, handling=handler)(model, x, y)
+    shaped = small(goal, handling=handler)(nn.Sequential(nn.Flatten(), *model), x.view(7, 2, 3), y)
     assert shaped.x.shape == (7, 2, 3)
     assert torch.equal(shaped.x.flatten(1), flat.x)
     assert (flat.x != x).any()
@@ -743,12 +775,12 @@ def test_the_shape_of_an_example_makes_no_difference(goal: str, handler: str) ->
 @every_handler
 def test_no_examples_and_no_steps(goal: str, handler: str) -> None:
     model, x, y = smooth()
-    found = small(goal, handler=handler)(model, x[:0], y[:0])
+    found = small(goal, handling=handler)(model, x[:0], y[:0])
     assert found.x.shape == (0, 6)
     assert found.history.shape == (len(found.steps), 0)
-    still = ATTACK[goal](k=2, handler=handler, budget=Budget(steps=0))(model, x, y)
+    still = ATTACK[goal](k=2, handling=handler, budget={"steps": 0})(model, x, y)
     assert torch.equal(still.x, x)
-    assert torch.equal(small(goal, radius=0.0, handler=handler)(model, x, y).x, x)
+    assert torch.equal(small(goal, radius=0.0, handling=handler)(model, x, y).x, x)
 
 
 @both_goals
@@ -761,7 +793,7 @@ def test_nothing_of_the_caller_is_touched(goal: str, handler: str) -> None:
     weights = {key: each.clone() for key, each in model.state_dict().items()}
     recorded = [each.requires_grad for each in model.parameters()]
     dice = torch.get_rng_state()
-    attack = small(goal, handler=handler)
+    attack = small(goal, handling=handler)
     found = attack(model, x, y)
     assert torch.equal(torch.get_rng_state(), dice)
     assert torch.equal(x.detach(), numbers(5, 6))
@@ -783,7 +815,7 @@ def test_a_row_that_is_not_predicted_as_y_is_refused(goal: str, handler: str) ->
     y = predicted(model, x)
     wrong = torch.arange(40) % 2 == 0
     with pytest.raises(ValueError, match="20 of 40 rows are predicted otherwise"):
-        small(goal, radius=3.0, handler=handler)(model, x, torch.where(wrong, 1 - y, y))
+        small(goal, radius=3.0, handling=handler)(model, x, torch.where(wrong, 1 - y, y))
 
 
 @both_goals
@@ -794,14 +826,14 @@ def test_sure_and_undecided_models_make_no_nan(goal: str, handler: str) -> None:
         with torch.no_grad():
             for each in model[-1].parameters():
                 each.mul_(scale)
-        found = small(goal, handler=handler)(model, x, predicted(model, x))
+        found = small(goal, handling=handler)(model, x, predicted(model, x))
         assert found.x.isfinite().all()
         assert found.after.isfinite().all()
 
 
 @every_handler
 def test_an_entry_says_what_it_does(handler: str) -> None:
-    line = HANDLERS[handler].line
+    line = CONSTRAINT_HANDLING[handler].line
     assert line
     assert "\n" not in line
     assert len(line) < 80
@@ -840,8 +872,8 @@ def test_the_selected_point_has_the_smallest_precision_of_the_tolerable(
 
 
 def test_each_goal_has_its_own_front_and_star() -> None:
-    def point(goal: str, precision: float, sensitivity: float) -> HandlerPoint:
-        return HandlerPoint(
+    def point(goal: str, precision: float, sensitivity: float) -> HandlingPoint:
+        return HandlingPoint(
             goal=goal,
             handler="gda",
             step=0.1,
@@ -863,17 +895,26 @@ def test_each_goal_has_its_own_front_and_star() -> None:
 
 
 @cache
-def compared() -> list[HandlerPoint]:
+def compared() -> list[HandlingPoint]:
     model, x, y = pairs()
-    budget = Budget(radius=1.5, steps=3)
-    return compare_handlers(
-        model, x, y, k=2, budget=budget, step_sizes=(0.1, 0.3), outputs=all_three
+    return compare_handling(
+        model,
+        x,
+        y,
+        k=2,
+        perturbation=L2Ball(radius=1.5),
+        budget=WalkBudget(steps=3),
+        step_sizes=(0.1, 0.3),
+        outputs=all_three,
     )
 
 
 def test_a_comparison_holds_every_choice_once() -> None:
     expected = [
-        (goal, name, step) for goal in ("er", "mse") for name in HANDLERS for step in (0.1, 0.3)
+        (goal, name, step)
+        for goal in ("er", "mse")
+        for name in CONSTRAINT_HANDLING
+        for step in (0.1, 0.3)
     ]
     assert [(each.goal, each.handler, each.step) for each in compared()] == expected
     assert {each.goal for each in compared() if each.selected} == {"er", "mse"}
@@ -886,9 +927,15 @@ def test_a_point_is_that_of_the_last_inputs(goal: str, handler: str) -> None:
     # Slowly: explain and predict where the walk ended, example by example.
     model, x, y = pairs()
     lower = ranking_goal if goal == "er" else mse_goal
-    budget = Budget(radius=1.5, step=0.3, steps=3)
+    budget = {"radius": 1.5, "step": 0.3, "steps": 3}
     end = last_of(
-        model, x, y, handler=HANDLERS[handler], budget=budget, lower=lower, outputs=all_three
+        model,
+        x,
+        y,
+        handling=CONSTRAINT_HANDLING[handler],
+        budget=budget,
+        lower=lower,
+        outputs=all_three,
     )
     shares, changed = [], []
     for row in range(25):
@@ -903,7 +950,7 @@ def test_a_point_is_that_of_the_last_inputs(goal: str, handler: str) -> None:
     ]
     assert point.precision == pytest.approx(sum(shares) / 25)
     assert point.sensitivity == pytest.approx(sum(changed) / 25)
-    attack = ATTACK[goal](k=2, handler=handler, budget=budget, outputs=all_three)
+    attack = ATTACK[goal](k=2, handling=handler, budget=budget, outputs=all_three)
     assert point.kept_precision == pytest.approx(attack(model, x, y).precision.mean().item())
 
 
@@ -911,13 +958,14 @@ def test_a_point_is_that_of_the_last_inputs(goal: str, handler: str) -> None:
 def test_a_comparison_in_parts_is_the_same(handler: str) -> None:
     model, x, y = pairs()
     whole, parts = (
-        compare_handlers(
+        compare_handling(
             model,
             x,
             y,
             k=2,
-            budget=Budget(radius=1.5, steps=6),
-            handlers={handler: HANDLERS[handler]},
+            perturbation=L2Ball(radius=1.5),
+            budget=WalkBudget(steps=6),
+            handling={handler: CONSTRAINT_HANDLING[handler]},
             step_sizes=[0.2],
             rows_at_once=rows,
         )
@@ -943,19 +991,21 @@ def test_longer_steps_reach_further() -> None:
 def test_a_comparison_refuses_what_it_does_not_know() -> None:
     model, x, y = pairs()
     assert "did you mean 'mse'?" in refusal(
-        lambda: compare_handlers(model, x, y, k=2, goals=["mses"])
+        lambda: compare_handling(model, x, y, k=2, goals=["mses"])
     )
-    assert "at least" in refusal(lambda: compare_handlers(model, x[:0], y[:0], k=2))
+    assert "at least" in refusal(lambda: compare_handling(model, x[:0], y[:0], k=2))
 
 
 def test_a_handler_of_ones_own_can_be_compared() -> None:
     model, x, y = pairs()
-    own = {"eager": replace(HANDLERS["gda"], weighting=partial(gda, rate=9.0), scaled=False)}
-    (point,) = compare_handlers(
-        model, x, y, k=2, handlers=own, step_sizes=[0.1], goals=["er"], budget=Budget(steps=3)
+    own = {
+        "eager": replace(CONSTRAINT_HANDLING["gda"], weighting=partial(gda, rate=9.0), scaled=False)
+    }
+    (point,) = compare_handling(
+        model, x, y, k=2, handling=own, step_sizes=[0.1], goals=["er"], budget=WalkBudget(steps=3)
     )
     assert point.handler == "eager"
     assert point.on_front
-    attack = er_attack(k=2, handler=own["eager"], budget=Budget(radius=2.0, step=0.1, steps=9))
-    named = er_attack(k=2, handler="gda", budget=Budget(radius=2.0, step=0.1, steps=9))
+    attack = attacker("er", k=2, handling=own["eager"], radius=2.0, step=0.1, steps=9)
+    named = attacker("er", k=2, handling="gda", radius=2.0, step=0.1, steps=9)
     assert (attack(model, x, y).x != named(model, x, y).x).any()

@@ -8,15 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from r2et.attacks import Curve as Curve
-    from r2et.attacks import EnsembleBudget as EnsembleBudget
-    from r2et.attacks import applicant_threat as applicant_threat
-    from r2et.attacks import attack_curve as attack_curve
-    from r2et.attacks import er_attack as er_attack
-    from r2et.attacks import mse_attack as mse_attack
-    from r2et.attacks import strong_attack as strong_attack
-    from r2et.attacks.records import AttackResult as AttackResult
-    from r2et.attacks.records import Budget as Budget
+    from r2et.actionable import actionable_set as actionable_set
+    from r2et.attacks.ensemble import EnsembleBudget as EnsembleBudget
+    from r2et.attacks.pgd import WalkBudget as WalkBudget
+    from r2et.attacks.radius import Curve as Curve
+    from r2et.attacks.registry import attack as attack
+    from r2et.attacks.registry import attack_curve as attack_curve
+    from r2et.attacks.search import AttackResult as AttackResult
     from r2et.auditing import Audit as Audit
     from r2et.auditing import Items as Items
     from r2et.auditing import audit as audit
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from r2et.methods import r2et as r2et
     from r2et.metrics.thickness import thickness as thickness
     from r2et.perturbations import Box as Box
+    from r2et.perturbations import L2Ball as L2Ball
     from r2et.preflight import repair as repair
     from r2et.preflight import validate as validate
     from r2et.sklearn import StableClassifier as StableClassifier
@@ -55,14 +54,13 @@ __version__ = "0.1.0"
 
 WHERE = {
     "Activations": "explainers",
-    "AttackResult": "attacks.records",
+    "AttackResult": "attacks.search",
     "Audit": "auditing",
     "Box": "perturbations",
-    "Budget": "attacks.records",
     "Certificate": "certification",
-    "Curve": "attacks",
+    "Curve": "attacks.radius",
     "Dataset": "data.dataset",
-    "EnsembleBudget": "attacks",
+    "EnsembleBudget": "attacks.ensemble",
     "FitSettings": "training.trainer",
     "Gradient": "explainers",
     "GradientTimesInput": "explainers",
@@ -70,21 +68,22 @@ WHERE = {
     "IntegratedGradients": "explainers",
     "Items": "auditing",
     "Joined": "core.inputs",
+    "L2Ball": "perturbations",
     "Method": "methods",
     "Objective": "training.objective",
     "Piece": "core.inputs",
     "SmoothGrad": "explainers",
     "StableClassifier": "sklearn",
-    "applicant_threat": "attacks",
-    "attack_curve": "attacks",
+    "WalkBudget": "attacks.pgd",
+    "actionable_set": "actionable",
+    "attack": "attacks.registry",
+    "attack_curve": "attacks.registry",
     "audit": "auditing",
     "certify": "certification",
-    "er_attack": "attacks",
     "fit": "training.trainer",
     "from_frame": "data.frames",
     "gradient": "explainers",
     "load": "data.builtin",
-    "mse_attack": "attacks",
     "precision_at_k": "core.ranking",
     "predicted": "explainers",
     "r2et": "methods",
@@ -93,7 +92,6 @@ WHERE = {
     "read_graphs": "data.graphs",
     "read_image": "data.images",
     "repair": "preflight",
-    "strong_attack": "attacks",
     "thickness": "metrics.thickness",
     "validate": "preflight",
 }

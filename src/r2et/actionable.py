@@ -658,7 +658,7 @@ def _push(
             moves[torch.arange(len(moves)), column] += size[:, place]
 
 
-def applicant_threat(
+def actionable_set(
     data: Split | tuple[Dataset, Scale], rules: Rules | None = None, *, radius: float = UNSAID
 ) -> ActionableSet:
     """What an applicant could change for `radius`, by the rules of its groups.
@@ -823,7 +823,7 @@ def _check_rule(group: str, rule: Rule, features: Sequence[Feature]) -> None:
         )
 
 
-def what_it_buys(threat: ActionableSet) -> list[str]:
+def what_it_buys(perturbation: ActionableSet) -> list[str]:
     """What the radius buys, in words: a line for each change, then one for all that is fixed.
 
     >>> job = Choice(name="job", columns=(0, 1), swap=1.0)
@@ -832,9 +832,9 @@ def what_it_buys(threat: ActionableSet) -> list[str]:
     >>> what_it_buys(ActionableSet(columns=4, numbers=(age,), choices=(job,), fixed=("race",)))
     ['age: up by 5 years', 'job: a change for 1', 'fixed: race']
     """
-    reachable, lines = threat._hull.reachable.tolist(), []
-    for number in threat.numbers:
-        most = threat.radius * number.per_eps
+    reachable, lines = perturbation._hull.reachable.tolist(), []
+    for number in perturbation.numbers:
+        most = perturbation.radius * number.per_eps
         if number.whole:
             most = math.floor(most * (1 + SLACK))
         way = {"up": "up", "down": "down", None: "up or down"}[number.only]
@@ -843,13 +843,13 @@ def what_it_buys(threat: ActionableSet) -> list[str]:
         else:
             one = with_unit(1, number.unit)
             lines.append(f"{number.name}: out of reach, {one} costs {plain(1 / number.per_eps)}")
-    for choice in threat.choices:
+    for choice in perturbation.choices:
         first, last = choice.words if choice.only == "up" else choice.words[::-1]
         way = "" if choice.only is None else f" from {first!r} to {last!r}"
         if reachable[choice.columns[0]]:
             lines.append(f"{choice.name}: a change{way} for {plain(choice.swap)}")
         else:
             lines.append(f"{choice.name}: out of reach, a change{way} costs {plain(choice.swap)}")
-    if threat.fixed:
-        lines.append(f"fixed: {', '.join(threat.fixed)}")
+    if perturbation.fixed:
+        lines.append(f"fixed: {', '.join(perturbation.fixed)}")
     return lines

@@ -249,19 +249,19 @@ class Box(NormBall):
 PERTURBATIONS: dict[str, type[NormBall]] = {"l2": L2Ball, "linf": Box}
 
 
-def agreed(threat: PerturbationSet, radius: float) -> PerturbationSet:
-    """The threat at the radius that was chosen, by its own or by `radius`; 1 if by neither.
+def agreed(perturbation: PerturbationSet, radius: float | None) -> PerturbationSet:
+    """The set at the radius that was chosen, by its own or by `radius`; 1 if by neither.
 
     Two that differ are refused: whichever was taken, the other would be ignored without a word.
     """
-    if isinstance(radius, Unsaid):
-        return threat.at(float(threat.radius))
-    if not isinstance(threat.radius, Unsaid) and threat.radius != radius:
+    if radius is None:
+        return perturbation.at(float(perturbation.radius))
+    if not isinstance(perturbation.radius, Unsaid) and perturbation.radius != radius:
         raise ValueError(
-            f"an attack has one radius, but its threat says {threat.radius:g} and the attack "
-            f"{radius:g}: say it once."
+            f"an attack has one radius, but its perturbation set says {perturbation.radius:g} and "
+            f"the attack {radius:g}: say it once."
         )
-    return threat.at(radius)
+    return perturbation.at(radius)
 
 
 def _around(centre: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
@@ -276,6 +276,11 @@ def _around(centre: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
 def one_of(x: Tensor) -> Tensor:
     """A tensor like one example of x, also where there is none; its numbers mean nothing."""
     return x.new_empty(x.shape[1:])
+
+
+def repeated(x: Tensor, copies: int) -> Tensor:
+    """All examples once, then all of them again, and so on: (copies x B, ...)."""
+    return x.repeat(copies, *(1,) * (x.ndim - 1))
 
 
 def unit(direction: Tensor) -> Tensor:

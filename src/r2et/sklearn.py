@@ -24,7 +24,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from r2et.attacks import EnsembleBudget, strong_attack
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.registry import attack
 from r2et.certification.certificate import Certificate, certify
 from r2et.core.autograd import eval_mode
 from r2et.core.limits import check_bytes
@@ -529,8 +530,16 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for each in found:
             warnings.warn(in_words(each), UserWarning, stacklevel=2)
         explained = self._explainer(by, explainer, "absolute")
-        attack = strong_attack(k=shown, explain=explained, radius=epsilon, effort=effort, seed=seed)
-        return _array(attack(self.model_, x, predicted(self.model_, x)).precision)
+        attacked = attack(
+            self.model_,
+            x,
+            k=shown,
+            radius=epsilon,
+            explainer=explained,
+            budget=effort,
+            seed=seed,
+        )
+        return _array(attacked.precision)
 
     def certify(
         self, X: Any, epsilons: Sequence[float] = (), *, k: int | None = None

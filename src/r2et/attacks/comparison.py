@@ -1,18 +1,18 @@
 """Ways to keep the predictions, compared: P@k against changed predictions (B.2.3, figure 6)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.constraint_handling import HANDLERS, Handler
-from r2et.attacks.goals import Goal, distance_goal, ranking_goal
-from r2et.attacks.pgd import ROWS_AT_ONCE, Walk, descent
-from r2et.attacks.records import Budget
-from r2et.attacks.searches import Outputs, prediction, ready
+from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING, ConstraintHandling
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.registry import attack
+from r2et.attacks.search import AttackResult, Outputs, prediction
 from r2et.core.autograd import eval_mode
+from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
 from r2et.core.ranking import precision_at_k
 from r2et.explainers import Explainer, gradient
@@ -20,17 +20,12 @@ from r2et.perturbations import L2Ball, PerturbationSet
 
 STEP_SIZES = (0.005, 0.01, 0.02, 0.05, 0.1)
 TOLERABLE = 0.02
-
-GOALS: dict[str, tuple[Callable[[Tensor, int], Goal], bool]] = {
-    "er": (ranking_goal, False),
-    "mse": (lambda before, k: distance_goal(before), True),
-}
-"""What is lowered, and whether its first step is random because it has no slope at x."""
+GOALS = ("er", "mse")  # the attacks that walk towards one goal
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandlerPoint:
-    """What a goal, a handler and a step size lead to: one point of figure 6."""
+class HandlingPoint:
+    """What a goal, a way to keep predictions and a step size lead to: one point of figure 6."""
 
     goal: str
     handler: str
@@ -47,54 +42,50 @@ class HandlerPoint:
     """Whether the goal's lowest P@k at a tolerable sensitivity."""
 
 
-def compare_handlers(
+def compare_handling(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
     *,
     k: int,
-    explain: Explainer = gradient,
-    budget: Budget = Budget(steps=100),  # noqa: B008 - a frozen record
-    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
-    handlers: Mapping[str, Handler] = HANDLERS,
+    explainer: Explainer = gradient,
+    perturbation: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
+    budget: WalkBudget = WalkBudget(steps=100),  # noqa: B008 - a frozen record
+    handling: Mapping[str, ConstraintHandling] = CONSTRAINT_HANDLING,
     step_sizes: Iterable[float] = STEP_SIZES,
-    goals: Iterable[str] = tuple(GOALS),
+    goals: Iterable[str] = GOALS,
     outputs: Outputs = prediction,
     tolerable: float = TOLERABLE,
-    record_every: int = 1,
     seed: int = 0,
-    rows_at_once: int = ROWS_AT_ONCE,
-) -> list[HandlerPoint]:
-    """One point for each goal, handler and step size, in this order, marked by `marked`.
+    rows_at_once: int | None = None,
+) -> list[HandlingPoint]:
+    """One point for each goal, way to keep predictions and step size, marked by `marked`.
 
-    Every walk takes `budget.steps` steps within `budget.radius`; `step_sizes` take the place of
-    `budget.step`.
+    `handling` and `step_sizes` take the place of those of the budget.
     """
-    model, x = ready(model, x, y, rows_at_once)
     if not len(x):
-        raise ValueError("handlers are compared on one example at least, got none.")
+        raise ValueError("ways to keep predictions are compared on one example at least, got none.")
     points = []
-    for goal, (name, handler), step in product(goals, handlers.items(), step_sizes):
+    for goal, (name, way), step in product(goals, handling.items(), step_sizes):
         if goal not in GOALS:
             raise ValueError(f"no goal is called {goal!r}: {nearest(goal, GOALS)}")
-        lower, kicked = GOALS[goal]
-        walk = descent(
-            lower,
+        found = attack(
+            model,
+            x,
+            y,
             k=k,
-            explain=explain,
-            budget=replace(budget, step=step),
-            threat=threat,
-            handler=handler,
+            method=goal,
+            explainer=explainer,
+            perturbation=perturbation,
+            budget=replace(budget, step=step, handling=way),
             outputs=outputs,
-            record_every=record_every,
-            seed=seed if kicked else None,
+            seed=seed,
+            rows_at_once=rows_at_once,
         )
-        with torch.no_grad(), eval_mode(model):
-            parts = zip(x.split(rows_at_once), y.split(rows_at_once), strict=True)
-            ends = torch.cat([_end(walk, model, part, labels) for part, labels in parts])
+        ends = _end(found, model, x, y, k, explainer, outputs)
         precision, sensitivity, kept = ends.double().mean(0).tolist()
         points.append(
-            HandlerPoint(
+            HandlingPoint(
                 goal=goal,
                 handler=name,
                 step=step,
@@ -106,19 +97,29 @@ def compare_handlers(
     return marked(points, tolerable)
 
 
-def _end(walk: Walk, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def _end(
+    found: AttackResult,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    k: int,
+    explainer: Explainer,
+    outputs: Outputs,
+) -> Tensor:
     """P@k and changed predictions of the last input, P@k of the best that keeps all: (B, 3)."""
-    best, last = walk(model, x, y)
-    after = best.explain(model, last, y)
-    changed = (~best.keeps(last)).to(after.dtype)
-    return torch.stack(
-        [precision_at_k(best.before, after, best.k), changed, best.precision], dim=-1
-    )
+    assert found.last is not None
+    model, x = joined(model, x), packed(x, model)
+    with torch.no_grad(), eval_mode(model):
+        after = explainer(model, found.last, y)
+        both = zip(outputs(model, x), outputs(model, found.last), strict=True)
+        changed = torch.stack([was.argmax(-1) != now.argmax(-1) for was, now in both]).any(0)
+    precision = precision_at_k(found.before, after, k)
+    return torch.stack([precision, changed.to(after.dtype), found.precision], dim=-1)
 
 
-def marked(points: Sequence[HandlerPoint], tolerable: float = TOLERABLE) -> list[HandlerPoint]:
+def marked(points: Sequence[HandlingPoint], tolerable: float = TOLERABLE) -> list[HandlingPoint]:
     """The points with the Pareto front and the selected one of each goal marked."""
-    found = []
+    found: list[HandlingPoint] = []
     for goal in dict.fromkeys(point.goal for point in points):
         own = [point for point in points if point.goal == goal]
         places = [(point.precision, point.sensitivity) for point in own]

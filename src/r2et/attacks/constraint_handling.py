@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from r2et.attacks._socp import min_norm_weights
-from r2et.attacks.goals import Goal
-from r2et.attacks.searches import Outputs
 from r2et.core.naming import nearest
 from r2et.explainers import check_logits
 from r2et.perturbations import unit
 
 Weighting = Callable[[Tensor, Tensor, Tensor], Tensor]
 Losses = Callable[[Tensor], Sequence[Tensor]]
+Predict = Callable[[Tensor], Sequence[Tensor]]
+"""The logits of all predictions that are to be kept."""
 
 
 def unconstrained(weights: Tensor, losses: Tensor, gradients: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def least_divergence(clean: Tensor) -> Tensor:
     return least
 
 
-def scale_of(goal: Goal, before: Tensor) -> Tensor:
+def scale_of(goal: Callable[[Tensor], Tensor], before: Tensor) -> Tensor:
     """How much a goal changes when the clean explanation fades to nothing: (B,), 1 if it does not.
 
     For ERAttack that is its value at the start. The MSE attack starts at zero; its scale is
@@ -173,19 +173,19 @@ def check_outputs(found: object, rows: int) -> None:
             )
 
 
-def kept_losses(model: nn.Module, x: Tensor, outputs: Outputs, *, scaled: bool) -> Losses:
+def kept_losses(predict: Predict, x: Tensor, *, scaled: bool) -> Losses:
     """The goals g_1..g_S as functions of x', S KL divergences (B,), in nats.
 
     `scaled`, in units of the least divergence at which a prediction can change: below 1 it is kept.
     """
     with torch.no_grad():
-        clean = outputs(model, x)
+        clean = predict(x)
         # A prediction may be a tie from the start.
         floor = torch.finfo(x.dtype).eps
         units = [least_divergence(each).clamp_min(floor) if scaled else 1.0 for each in clean]
 
     def losses(point: Tensor) -> list[Tensor]:
-        now = zip(clean, outputs(model, point), units, strict=True)
+        now = zip(clean, predict(point), units, strict=True)
         return [divergence(was, logits) / one for was, logits, one in now]
 
     return losses
@@ -230,7 +230,7 @@ def _slope(values: Tensor, point: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handler:
+class ConstraintHandling:
     """A way to keep the predictions during an attack."""
 
     line: str
@@ -248,35 +248,45 @@ class Handler:
     divergence by the least one at which its prediction can change (`least_divergence`)."""
 
 
-HANDLERS: dict[str, Handler] = {
-    "unconstrained": Handler(line="follows the goal alone; what keeps the predictions is picked"),
-    "equal": Handler(line="equal weights, never updated", weighting=equal),
-    "gda": Handler(line="gradient descent ascent on the weights (Eq. 58)", weighting=gda),
-    "hedge": Handler(line="multiplicative weights (Eq. 59)", weighting=hedge),
-    "qp": Handler(line="weights of the shortest blend of slopes (Eq. 60)", weighting=min_norm),
-    "early-stop": Handler(line="stops before the first changed prediction", at_change="stop"),
-    "rejection": Handler(
+CONSTRAINT_HANDLING: dict[str, ConstraintHandling] = {
+    "unconstrained": ConstraintHandling(
+        line="follows the goal alone; what keeps the predictions is picked"
+    ),
+    "equal": ConstraintHandling(line="equal weights, never updated", weighting=equal),
+    "gda": ConstraintHandling(
+        line="gradient descent ascent on the weights (Eq. 58)", weighting=gda
+    ),
+    "hedge": ConstraintHandling(line="multiplicative weights (Eq. 59)", weighting=hedge),
+    "qp": ConstraintHandling(
+        line="weights of the shortest blend of slopes (Eq. 60)", weighting=min_norm
+    ),
+    "early-stop": ConstraintHandling(
+        line="stops before the first changed prediction", at_change="stop"
+    ),
+    "rejection": ConstraintHandling(
         line="refuses a step that changes a prediction and halves the next", at_change="back off"
     ),
 }
 
 
-def handler_named(name: str | Handler) -> Handler:
-    """The handler of that name, or the one given."""
-    if isinstance(name, Handler):
+def handling_named(name: str | ConstraintHandling) -> ConstraintHandling:
+    """The handling of that name, or the one given."""
+    if isinstance(name, ConstraintHandling):
         return name
-    if name not in HANDLERS:
-        raise ValueError(f"no handler of predictions is called {name!r}: {nearest(name, HANDLERS)}")
-    return HANDLERS[name]
+    if name not in CONSTRAINT_HANDLING:
+        raise ValueError(
+            f"no handling of predictions is called {name!r}: {nearest(name, CONSTRAINT_HANDLING)}"
+        )
+    return CONSTRAINT_HANDLING[name]
 
 
 def allowance(
-    handler: Handler, keeps: Callable[[Tensor], Tensor]
+    handling: ConstraintHandling, keeps: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor] | None:
     """Which examples may take a step to the given points, (B,) booleans; None if all may."""
-    if handler.at_change == "walk on":
+    if handling.at_change == "walk on":
         return None
-    if handler.at_change == "back off":
+    if handling.at_change == "back off":
         return keeps
     walking: Tensor | None = None
 

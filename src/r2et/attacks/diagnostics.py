@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from r2et.attacks.ensemble import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER
 from r2et.attacks.radius import Curve
-from r2et.attacks.records import AttackResult
+from r2et.attacks.search import AttackResult
 from r2et.core.autograd import eval_mode
 from r2et.core.ranking import ties
 from r2et.explainers import log_odds
@@ -20,7 +20,7 @@ WORTH_NOTHING = 0.005  # P@k that a larger radius should at least take off a mea
 
 @dataclass(frozen=True, kw_only=True)
 class Doubling:
-    """Mean P@k before and after the effort of a strong attack was doubled."""
+    """Mean P@k before and after the rounds of a strong attack were doubled."""
 
     rounds: int
     before: float
@@ -28,7 +28,7 @@ class Doubling:
 
     @property
     def change(self) -> float:
-        """How far doubling the effort changed the mean; it never raises it."""
+        """How far doubling them changed the mean; it never raises it."""
         return self.after - self.before
 
     def __str__(self) -> str:

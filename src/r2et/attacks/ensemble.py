@@ -11,40 +11,37 @@ points and random moves. Its result is still only an upper bound on the P@k of t
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.goals import Goal, relative, weighted_goal
-from r2et.attacks.pairs import approach, differences_at, features_at_the_border, slopes_at, thinnest
-from r2et.attacks.records import Attack, AttackResult, join
-from r2et.attacks.searches import (
+from r2et.attacks.pairs import approach_nearest, features_at_the_border, thinnest
+from r2et.attacks.search import (
+    AttackProblem,
+    AttackResult,
     BestSoFar,
-    Outputs,
+    Goal,
     check_slopes,
-    prediction,
     projected_descent,
-    ready,
-    repeated,
+    relative,
+    weighted_goal,
 )
-from r2et.core.autograd import eval_mode
-from r2et.core.inputs import packed
 from r2et.core.rng import stream
 from r2et.explainers import (
     Explainer,
     Gradient,
     InputExplainer,
     Quantity,
-    gradient,
     logits_of,
     of_quantity,
 )
 from r2et.models.smoothing import softened
-from r2et.perturbations import UNSAID, L2Ball, PerturbationSet, agreed, one_of
+from r2et.perturbations import one_of, repeated
 
 NUMBERS_AT_ONCE = 2**20
+DIRECTIONS = 64  # along which differences are taken
 TOGETHER = 16  # random points of each example that are tried at once
 HOP = 0.3  # radii from the best input so far to a new start
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)  # of the radius, tried along a direction
@@ -57,7 +54,7 @@ Guide = tuple[nn.Module, Explainer]
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleBudget:
-    """What a round of the strong attack tries for each example; effort grows with `rounds`.
+    """What a round of the strong attack tries for each example; it grows with `rounds`.
 
     `starts` descents of `steps` steps for each of two kinds of goal, `points` random points,
     `moves` random moves; in the first round the `pairs` nearest to changing places one by one.
@@ -79,11 +76,11 @@ class EnsembleBudget:
     itself: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an effort that is none."""
+        """Refuse a budget that is none."""
         counts = (self.rounds, self.starts, self.steps, self.points, self.moves, self.pairs)
         if min(counts) < 0 or not all(0 < rho < math.inf for rho in self.sharpness):
             raise ValueError(
-                "the effort of a strong attack needs counts >= 0 and sharpness > 0, got "
+                "the budget of a strong attack needs counts >= 0 and sharpness > 0, got "
                 f"{counts} and {self.sharpness}."
             )
         if self.even not in range(self.starts + 1):
@@ -91,71 +88,38 @@ class EnsembleBudget:
                 f"of {self.starts} starts at most as many can be even, got {self.even}."
             )
 
+    def rows_at_once(self, numbers: int) -> int:
+        """How many examples of so many numbers are attacked at once."""
+        return max(1, NUMBERS_AT_ONCE // (max(self.starts, 1) * max(numbers, 1)))
+
 
 def strong_attack(
-    *,
-    k: int,
-    explain: Explainer = gradient,
-    radius: float = UNSAID,
-    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
-    outputs: Outputs = prediction,
-    effort: EnsembleBudget = EnsembleBudget(),  # noqa: B008 - a frozen record
-    seconds: float | None = None,
-    seed: int = 0,
-    numbers_at_once: int = NUMBERS_AT_ONCE,
-) -> Attack:
+    model: nn.Module, x: Tensor, y: Tensor, problem: AttackProblem, budget: EnsembleBudget
+) -> AttackResult:
     """The ensemble. Its history is that of P@k after each round.
 
-    Every member is judged by `explain` on the attacked model itself; what guides it need not be.
-    After `seconds` no new search is begun: what was found by then comes back, and the history has
-    fewer rounds than asked for. With such a limit the result depends on the machine.
+    Every member is judged by the explainer on the attacked model itself; what guides it need not
+    be. After `problem.until` no new search is begun: what was found by then comes back, and the
+    history has fewer rounds than asked for.
     """
-    within = agreed(threat, radius)
-
-    def attack(model: nn.Module, x: Tensor, y: Tensor, until: float) -> AttackResult:
-        best = BestSoFar(model, explain, x, y, k, within, outputs)
-        sharpness = [rho / (within.longest_move(one_of(x)) or 1.0) for rho in effort.sharpness]
-        guides = {
-            scaled: _guides(model, explain, x, sharpness, scaled, itself=effort.itself)
-            for scaled in (True, False)
-        }
-        for number in range(effort.rounds):
-            searches = _searches(best, x, guides, number, effort, seed)
-            for name, search in searches.items():
-                if time.monotonic() < until:
-                    best.member = name
-                    search()
-                best.reached.setdefault(name, torch.ones_like(best.precision))
-            best.tick(1)
-            if time.monotonic() >= until:
-                break
-        return best.result()
-
-    def timed(model: nn.Module, x: Tensor, y: Tensor) -> AttackResult:
-        numbers = max(effort.starts, 1) * max(one_of(packed(x, model)).numel(), 1)
-        together = max(1, numbers_at_once // numbers)
-        model, x = ready(model, x, y, together)
-        pieces = list(zip(x.split(together), y.split(together), strict=True))
-        share = math.inf if seconds is None else seconds / len(pieces)
-        begun, found = time.monotonic(), list[AttackResult]()
-        with eval_mode(model):
-            for number, (part, labels) in enumerate(pieces, start=1):
-                found.append(attack(model, part, labels, begun + share * number))
-        steps = max((each.steps for each in found), key=len)
-        return join([_as_long_as(steps, each) for each in found])
-
-    return timed
-
-
-def _as_long_as(steps: Tensor, found: AttackResult) -> AttackResult:
-    """The result of a batch that had the time for fewer rounds, as if the others found nothing."""
-    missing = len(steps) - len(found.steps)
-    return replace(
-        found,
-        history=torch.cat([found.history, found.history[-1:].expand(missing, -1)]),
-        steps=steps,
-        first_flip=torch.where(found.flipped, found.first_flip, steps[-1] + 1),
-    )
+    best = BestSoFar(model, x, y, problem)
+    length = problem.perturbation.longest_move(one_of(x)) or 1.0
+    sharpness = [rho / length for rho in budget.sharpness]
+    guides = {
+        scaled: _guides(model, problem.explainer, x, sharpness, scaled, itself=budget.itself)
+        for scaled in (True, False)
+    }
+    for number in range(budget.rounds):
+        searches = _searches(best, x, guides, number, budget, problem.seed)
+        for name, search in searches.items():
+            if time.monotonic() < problem.until:
+                best.member = name
+                search()
+            best.reached.setdefault(name, torch.ones_like(best.precision))
+        best.tick(1)
+        if time.monotonic() >= problem.until:
+            break
+    return best.result()
 
 
 def _searches(
@@ -163,27 +127,27 @@ def _searches(
     x: Tensor,
     guides: Mapping[bool, Sequence[Guide]],
     number: int,
-    effort: EnsembleBudget,
+    budget: EnsembleBudget,
     seed: int,
 ) -> dict[str, Callable[[], None]]:
     """The members of one round by name, in their order."""
     turn = {scaled: each[number % len(each)] for scaled, each in guides.items()}
     generator = partial(stream, seed, f"round {number}")
     searches: dict[str, Callable[[], None]] = {
-        RANDOM_MEMBER: partial(_random_points, best, x, effort.points, generator("points"))
+        RANDOM_MEMBER: partial(_random_points, best, x, budget.points, generator("points"))
     }
-    if number == 0 and effort.pairs:
-        searches[PAIRS_MEMBER] = partial(_single_pairs, best, x, turn[False], effort.pairs)
+    if number == 0 and budget.pairs:
+        searches[PAIRS_MEMBER] = partial(_single_pairs, best, x, turn[False], budget.pairs)
         searches["differences"] = partial(
-            _differences, best, x, effort.pairs, generator("differences")
+            _differences, best, x, budget.pairs, generator("differences")
         )
-    if effort.starts and effort.steps:
+    if budget.starts and budget.steps:
         for scaled, guide in turn.items():
             name = f"descent, {'relative' if scaled else 'plain'}"
             searches[name] = partial(
-                _descend, best, x, guide, scaled, number, effort, generator(name)
+                _descend, best, x, guide, scaled, number, budget, generator(name)
             )
-    searches["random moves"] = partial(_random_moves, best, x, effort.moves, generator("moves"))
+    searches["random moves"] = partial(_random_moves, best, x, budget.moves, generator("moves"))
     return searches
 
 
@@ -228,17 +192,17 @@ def _descend(
     guide: Guide,
     scaled: bool,
     number: int,
-    effort: EnsembleBudget,
+    budget: EnsembleBudget,
     generator: torch.Generator,
 ) -> None:
     """Lower one random goal from each start along a guide's slope, all of them as one batch.
 
     Steps shrink; every second input is offered to the judge.
     """
-    copies, steps = effort.starts, effort.steps
+    copies, steps = budget.starts, budget.steps
     network, look = guide
-    begin = _starts(best, x, copies, effort.even, number, generator)
-    goal = _random_goals(best, copies, effort.even, scaled, generator)
+    begin = _starts(best, x, copies, budget.even, number, generator)
+    goal = _random_goals(best, copies, budget.even, scaled, generator)
     labels = best.y.repeat(copies)
     first = 1.0 if number % 2 == 0 else HOP
 
@@ -250,8 +214,10 @@ def _descend(
         lambda points: goal(look(network, points, labels)),
         repeated(x, copies),
         start=begin,
-        threat=best.threat,
-        lengths=[best.threat.radius * shrinking(step / steps, first) for step in range(steps)],
+        perturbation=best.perturbation,
+        lengths=[
+            best.perturbation.radius * shrinking(step / steps, first) for step in range(steps)
+        ],
         allowed=best.keeps,
         watch=watch,
         blind=lambda: check_slopes(look, network, x, best.y),
@@ -263,10 +229,10 @@ def _starts(
 ) -> Tensor:
     """Where descents begin, at random or near the best so far, classes kept: (S x B, ...)."""
     share, middle = (1.0, x) if number == 0 else (HOP, best.x)
-    moves = best.threat.offsets(one_of(x), copies, generator, share=share, surface=True)
+    moves = best.perturbation.offsets(one_of(x), copies, generator, share=share, surface=True)
     moves[: min(even, 1)] = 0
     centre = repeated(x, copies)
-    begin = best.threat.relax((middle + moves[:, None]).flatten(0, 1), centre)
+    begin = best.perturbation.relax((middle + moves[:, None]).flatten(0, 1), centre)
     kept = best.keeps(begin).view(-1, *(1,) * (x.ndim - 1))
     return torch.where(kept, begin, repeated(middle, copies))
 
@@ -296,25 +262,46 @@ def shrinking(progress: float, first: float, last: float = 0.01) -> float:
 def _single_pairs(best: BestSoFar, x: Tensor, guide: Guide, pairs: int) -> None:
     """Newton's method on the pairs nearest to changing places, as the guide sees them."""
     network, look = guide
-    with torch.no_grad():
-        seen = look(network, x, best.y)
-    top, rest = features_at_the_border(best.before, best.k)
-    slopes = slopes_at(look, network, x, best.y, torch.cat([top, rest], dim=1))
-    aimed, _ = thinnest(seen, top, rest, slopes, best.threat, pairs)
-    approach(network, look, x, best.y, aimed, best.threat, best.offer_all)
+    approach_nearest(
+        network, look, x, best.y, best.before, best.k, best.perturbation, pairs, best.offer_all
+    )
 
 
 def _differences(best: BestSoFar, x: Tensor, pairs: int, generator: torch.Generator) -> None:
     """Straight moves that close single gaps, as differences over half the radius see them."""
-    if not len(x) or not best.threat.radius:
+    if not len(x) or not best.perturbation.radius:
         return
     top, rest = features_at_the_border(best.before, best.k)
     features = torch.cat([top, rest], dim=1)
-    slopes = differences_at(best, x, features, best.threat.radius / 2, generator)
-    _, moves = thinnest(best.before, top, rest, slopes, best.threat, pairs)
-    ways = best.threat.steepest(moves.flatten(0, 1)).view_as(moves).transpose(0, 1)
+    slopes = _differences_at(best, x, features, best.perturbation.radius / 2, generator)
+    _, moves = thinnest(best.before, top, rest, slopes, best.perturbation, pairs)
+    ways = best.perturbation.steepest(moves.flatten(0, 1)).view_as(moves).transpose(0, 1)
     for fraction in FRACTIONS:
-        best.offer_all(x + fraction * best.threat.radius * ways)
+        best.offer_all(x + fraction * best.perturbation.radius * ways)
+
+
+def _differences_at(
+    best: BestSoFar, x: Tensor, features: Tensor, distance: float, generator: torch.Generator
+) -> Tensor:
+    """Slopes of some features' scores over a distance, features (B, F): (B, F, ...).
+
+    sum_u (I(x + c u) - I(x - c u)) / 2c u over orthonormal moves u, c = `distance`: a network of
+    (Leaky)ReLUs, flat to a derivative, shows its kinks to such a step. Of inputs with more than
+    DIRECTIONS numbers only that many directions are seen. The places tried are offered, too.
+    """
+    d = one_of(x).numel()
+    drawn = torch.randn((d, min(d, DIRECTIONS)), generator=generator, dtype=torch.float64)
+    basis = torch.linalg.qr(drawn).Q.T.to(x)
+    slopes = x.new_zeros(*features.shape, d)
+    for direction in basis:
+        move = distance * direction.view(x.shape[1:])
+        places = best.perturbation.relax(torch.cat([x + move, x - move]), repeated(x, 2))
+        with torch.no_grad():
+            scores = best.explain(best.model, places, best.y.repeat(2))
+        best.offer_all(places.unflatten(0, (2, len(x))), scores.unflatten(0, (2, len(x))))
+        up, down = (part.gather(1, features) for part in scores.chunk(2))
+        slopes += ((up - down) / (2 * distance))[..., None] * direction
+    return slopes.view(*features.shape, *x.shape[1:])
 
 
 def _random_points(best: BestSoFar, x: Tensor, points: int, generator: torch.Generator) -> None:
@@ -322,8 +309,8 @@ def _random_points(best: BestSoFar, x: Tensor, points: int, generator: torch.Gen
     half = points // 2
     offsets = torch.cat(
         [
-            best.threat.offsets(one_of(x), half, generator, surface=True),
-            best.threat.offsets(one_of(x), points - half, generator),
+            best.perturbation.offsets(one_of(x), half, generator, surface=True),
+            best.perturbation.offsets(one_of(x), points - half, generator),
         ]
     )
     for some in offsets.split(TOGETHER):
@@ -334,4 +321,6 @@ def _random_moves(best: BestSoFar, x: Tensor, moves: int, generator: torch.Gener
     """Random moves from the best input so far, shorter and shorter."""
     for number in range(moves):
         share = shrinking(number / moves, first=0.5, last=0.02)
-        best.offer(best.x + best.threat.offsets(one_of(x), 1, generator, share=share, surface=True))
+        best.offer(
+            best.x + best.perturbation.offsets(one_of(x), 1, generator, share=share, surface=True)
+        )

@@ -18,24 +18,370 @@ the paper cannot be taken as printed; the code departs from them in the open:
   [Eq. 34] and would leave one case only. Either case gives t_l = h_l + ||f|| - eps.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks._socp import min_norm_weights, times
-from r2et.attacks.gaps import Gaps, Linearised, Region, Scale
-from r2et.attacks.pgd import in_batches
-from r2et.attacks.records import AttackResult
-from r2et.attacks.searches import BestSoFar, Outputs, prediction
-from r2et.explainers import Explainer, gradient
-from r2et.perturbations import UNSAID, L2Ball, PerturbationSet, agreed
+from r2et.attacks._socp import Descent, min_norm_weights, times, tr_moo
+from r2et.attacks.search import AttackProblem, AttackResult, BestSoFar, Outputs, check_slopes
+from r2et.core.autograd import jacobian
+from r2et.core.ranking import order
+from r2et.explainers import Explainer
+from r2et.models.smoothing import softened
+from r2et.perturbations import PerturbationSet
 
-PAIRS = 64
-DETOURS = 4  # times that a step is sought again without the inputs that the threat holds back
+Scale = Literal["relative", "plain"]
+CHI_AT_ONCE = 8192  # problems of one objective each
+ROWS_AT_ONCE = 1024
+DETOURS = 4  # times that a step is sought again without the inputs that the set holds back
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapBudget:
+    """Which gaps are objectives, and how often they are pursued: at most `iterations` times.
+
+    The `pairs` smallest clean gaps. By `scale` they are gaps of the explanation divided by its mean
+    score ("relative", so that shrinking all scores does not help) or as it is ("plain"). The theory
+    needs smooth gaps: those of a (Leaky)ReLU network are taken from a copy with softplus of
+    sharpness `guide` (None: from itself). Memory grows with examples x pairs x numbers.
+    """
+
+    iterations: int = 30
+    pairs: int = 64
+    scale: Scale = "relative"
+    guide: float | None = 8.0
+
+    def __post_init__(self) -> None:
+        """Refuse gaps that are none."""
+        smooth = self.guide is None or self.guide > 0
+        if self.scale not in get_args(Scale) or self.pairs < 1 or not smooth:
+            raise ValueError(
+                f"gaps need a scale of {get_args(Scale)}, pairs >= 1 and a guide > 0 or None, got "
+                f"{self.scale!r}, {self.pairs} and {self.guide}."
+            )
+
+    def rows_at_once(self, numbers: int) -> int:
+        """How many examples of so many numbers are attacked at once."""
+        return ROWS_AT_ONCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustRegion(GapBudget):
+    """The settings of Algorithm 2 (P A.4), all lengths in radii of the perturbation set.
+
+    f = eps [(p - p0) / drift, (x - x0) / radius] with p the class probabilities: ||f|| <= eps keeps
+    both limits of Eq. 27 by the one number eps = `tolerance` of Eq. 28. Gaps are measured by it
+    too, in units of what the steepest falls over a radius at the clean input: probabilities near
+    one make all gaps small, but not their unit. No gap falls by more than eps in one iteration, and
+    none is pursued that falls by less than eps over a radius. Delta starts at `trust_radius`.
+    """
+
+    tolerance: float = 0.2
+    drift: float = 0.3
+    criticality: float = 0.05
+    eta: float = 0.1
+    gamma: float = 0.5
+    trust_radius: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse settings with which no step could be taken or none refused."""
+        super().__post_init__()
+        positive = min(self.tolerance, self.drift, self.trust_radius) > 0
+        shares = all(0 < share < 1 for share in (self.eta, self.gamma))
+        if not (positive and shares and 0 < self.criticality <= 1):
+            raise ValueError(
+                "a trust region needs tolerance, drift and trust_radius > 0, eta and gamma between "
+                f"0 and 1, and criticality > 0 and <= 1, got {self}."
+            )
+
+    @property
+    def least(self) -> float:
+        """The fall of a merit within a radius below which an objective is spent."""
+        return self.criticality * self.tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineSearch(GapBudget):
+    """The settings of Armijo's line search.
+
+    A step, at first of `first_step` radii, is halved up to `halvings` times until every gap falls
+    by `share` of what its gradient promises. The perturbation set must leave `criticality` of the
+    promise.
+    """
+
+    first_step: float = 0.5
+    share: float = 1e-4
+    halvings: int = 12
+    criticality: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Refuse a search that could not begin or not end."""
+        super().__post_init__()
+        shares = 0 < self.share < 1 and 0 <= self.criticality < 1
+        if not (self.first_step > 0 and shares and self.halvings >= 0):
+            raise ValueError(
+                "a line search needs first_step > 0, share between 0 and 1, halvings >= 0 and "
+                f"criticality >= 0 and < 1, got {self}."
+            )
+
+
+# --- the gaps of single pairs as objectives -------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linearised:
+    """The merits phi_l = ||f|| + |h_l - t_l| around an input, to first order, moves in radii."""
+
+    level: Tensor
+    """h_l - t_l, for all l the same eps - ||f||: (B,)."""
+    slopes: Tensor
+    """Gradients g_l of the gaps: (B, m, d)."""
+    fixed: Tensor
+    """The first part of f, eps (p - p0) / drift: (B, C)."""
+    drifts: Tensor
+    """Its derivative: (B, C, d)."""
+    away: Tensor
+    """The way from the clean input; the second part of f is eps times it: (B, d)."""
+    tolerance: float
+    """eps."""
+
+    def of(self, rows: Tensor) -> "Linearised":
+        """The same of some examples only."""
+        return replace(
+            self,
+            level=self.level[rows],
+            slopes=self.slopes[rows],
+            fixed=self.fixed[rows],
+            drifts=self.drifts[rows],
+            away=self.away[rows],
+        )
+
+    def promised(self, move: Tensor) -> Tensor:
+        """By how much a move lowers each linearised merit: (B, m)."""
+        changed = self.fixed + times(self.drifts, move), self.tolerance * (self.away + move)
+        residual: Tensor = torch.cat(changed, -1).norm(dim=-1, keepdim=True)
+        distance = (self.level[:, None] + times(self.slopes, move)).abs()
+        return self.tolerance - residual - distance
+
+    def only(self, free: Tensor) -> "Linearised":
+        """The same where only `free` inputs (B, d) change the gaps and the probabilities."""
+        kept = free[:, None]
+        return replace(
+            self, slopes=self.slopes.where(kept, 0.0), drifts=self.drifts.where(kept, 0.0)
+        )
+
+    def descent(self, delta: Tensor, active: Tensor | None = None) -> Descent:
+        """TR-MOO of the active objectives (B, m) within the trust radius `delta` (B,)."""
+        known = torch.cat([self.slopes, self.drifts, self.away[:, None]], 1)
+        if known.shape[1] < known.shape[2]:
+            # To leave the space of all gradients and the way back changes no gap and helps nothing.
+            basis, _ = torch.linalg.qr(known.mT)
+            inside = replace(
+                self,
+                slopes=self.slopes @ basis,
+                drifts=self.drifts @ basis,
+                away=times(basis.mT, self.away),
+            ).descent(delta, active)
+            return replace(inside, step=times(basis, inside.step))
+        straight = torch.eye(known.shape[2]).to(known).expand(len(known), -1, -1)
+        return tr_moo(
+            self.level[:, None].expand(self.slopes.shape[:2]),
+            self.slopes,
+            torch.cat([self.fixed, self.tolerance * self.away], -1),
+            torch.cat([self.drifts, self.tolerance * straight], 1),
+            delta,
+            active,
+        )
+
+    def chi(self, wanted: Tensor | None = None) -> Tensor:
+        """The largest fall of each linearised merit alone within a radius [Eq. 12]: (B, m).
+
+        Infinite for objectives that are not `wanted` (B, m).
+        """
+        found = torch.full_like(self.slopes[..., 0], torch.inf)
+        if wanted is None:
+            wanted = torch.ones_like(found, dtype=torch.bool)
+        shared = replace(self, slopes=self.slopes[:, :1])
+        for some in wanted.nonzero().split(CHI_AT_ONCE):
+            rows, goals = some.T
+            alone = replace(shared.of(rows), slopes=self.slopes[rows, goals][:, None])
+            best = alone.descent(torch.ones_like(alone.level))
+            found[rows, goals] = self.tolerance - best.value
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gaps:
+    """The m smallest clean gaps of each example, as functions of the input."""
+
+    model: nn.Module
+    guide: nn.Module
+    """The network whose explanation is followed: the model or a smooth copy."""
+    explain: Explainer
+    outputs: Outputs
+    scale: Scale
+    radius: float
+    y: Tensor
+    centre: Tensor
+    unit: Tensor
+    """The fall of the steepest gap over a radius at the clean input, what gaps count in: (B, 1)."""
+    clean: Tensor
+    """Probabilities of all outputs at the clean input: (B, C)."""
+    classes: Tensor
+    """Their classes: (B, S)."""
+    features: Tensor
+    """The features that occur in the pairs: (B, F)."""
+    above: Tensor
+    """Places in `features` of the pairs' top-k features: (B, m)."""
+    below: Tensor
+    """Places in `features` of their others: (B, m)."""
+
+    @staticmethod
+    def around(best: BestSoFar, budget: GapBudget) -> "Gaps":
+        """The gaps of the pairs nearest to changing places."""
+        soft = None if budget.guide is None else softened(best.model, budget.guide)
+        with torch.no_grad():
+            logits = best.outputs(best.model, best.centre)
+        features, above, below = thinnest_pairs(best.before, best.k, budget.pairs)
+        gaps = Gaps(
+            model=best.model,
+            guide=best.model if soft is None else soft,
+            explain=best.explain,
+            outputs=best.outputs,
+            scale=budget.scale,
+            radius=best.perturbation.radius,
+            y=best.y,
+            centre=best.centre,
+            unit=torch.ones_like(best.before[:, :1]),
+            clean=_probabilities(logits),
+            classes=_classes(logits),
+            features=features,
+            above=above,
+            below=below,
+        )
+        _, slopes = gaps.values_and_slopes(best.centre)
+        if not slopes.any():
+            check_slopes(best.explain, gaps.guide, best.centre, best.y)
+        steepest = gaps.paired(slopes).norm(dim=-1).amax(-1, keepdim=True).to(gaps.unit)
+        with torch.no_grad():
+            size = gaps.scores(best.centre).abs().amax(-1, keepdim=True)
+        # Slopes that are nothing but rounding shall not become the measure of all gaps.
+        grain = torch.finfo(size.dtype).eps ** 0.75 * size
+        return replace(gaps, unit=_or_one(torch.maximum(steepest, grain)))
+
+    def of(self, rows: Tensor) -> "Gaps":
+        """The same of some examples only."""
+        return replace(
+            self,
+            y=self.y[rows],
+            centre=self.centre[rows],
+            unit=self.unit[rows],
+            clean=self.clean[rows],
+            classes=self.classes[rows],
+            features=self.features[rows],
+            above=self.above[rows],
+            below=self.below[rows],
+        )
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The explanation of the features in question, in its unit: (B, F)."""
+        saliency = self.explain(self.guide, x, self.y)
+        if self.scale == "relative":
+            saliency = saliency / _or_one(saliency.abs().mean(-1, keepdim=True))
+        return saliency.gather(-1, self.features) / self.unit
+
+    def values(self, x: Tensor) -> Tensor:
+        """The gaps h_l: (B, m)."""
+        with torch.no_grad():
+            scores = self.scores(x).double()
+        return scores.gather(-1, self.above) - scores.gather(-1, self.below)
+
+    def values_and_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The gaps (B, m) and the gradients by a move in radii of all F scores: (B, F, d)."""
+        with torch.no_grad():
+            slopes = self.radius * jacobian(self.scores, x).double()
+        return self.values(x), slopes
+
+    def paired(self, slopes: Tensor) -> Tensor:
+        """The gradients of the gaps from those of the scores: (B, m, d)."""
+        picked = [
+            slopes.gather(1, each[..., None].expand(-1, -1, slopes.shape[-1]))
+            for each in (self.above, self.below)
+        ]
+        return picked[0] - picked[1]
+
+    def way(self, start: Tensor, end: Tensor) -> Tensor:
+        """The way from one input to another in radii: (B, d)."""
+        return (end - start).flatten(1).double() / (self.radius or 1.0)
+
+    def kept(self, x: Tensor) -> Tensor:
+        """Whether all outputs are of their clean classes: (B,) booleans."""
+        with torch.no_grad():
+            classes = _classes(self.outputs(self.model, x))
+        return (classes == self.classes).all(-1)
+
+    def residual(self, x: Tensor, region: TrustRegion) -> Tensor:
+        """What must not change, f = eps [(p - p0) / drift, (x - x0) / radius]: (B, C + d)."""
+        with torch.no_grad():
+            drift = _probabilities(self.outputs(self.model, x)) - self.clean
+        away = self.way(self.centre, x)
+        return region.tolerance * torch.cat([drift.double() / region.drift, away], -1)
+
+    def merits(self, x: Tensor, targets: Tensor, region: TrustRegion) -> Tensor:
+        """phi_l = ||f|| + |h_l - t_l| [Eq. 11], t = `targets` (B, m): (B, m)."""
+        fixed: Tensor = self.residual(x, region).norm(dim=-1, keepdim=True)
+        return fixed + (self.values(x) - targets).abs()
+
+    def linearised(self, x: Tensor, region: TrustRegion) -> tuple[Tensor, Linearised]:
+        """The gaps (B, m), and the merits around x whose targets make them all eps."""
+        values, slopes = self.values_and_slopes(x)
+        with torch.no_grad():
+            drifts = jacobian(lambda point: _probabilities(self.outputs(self.model, point)), x)
+        residual = self.residual(x, region)
+        return values, Linearised(
+            level=region.tolerance - residual.norm(dim=-1),
+            slopes=self.paired(slopes),
+            fixed=residual[:, : drifts.shape[1]],
+            drifts=self.radius * region.tolerance / region.drift * drifts.double(),
+            away=self.way(self.centre, x),
+            tolerance=region.tolerance,
+        )
+
+
+def thinnest_pairs(saliency: Tensor, k: int, pairs: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The features (B, F) of the smallest gaps, and where in them each pair's stand: twice (B, m).
+
+    At most `pairs` of the k (n - k) pairs. A pair a places above the k-th and b places below it has
+    a * b - 1 others of no larger gap within, so that F <= 2 pairs.
+    """
+    ranked = order(saliency)
+    n = saliency.shape[-1]
+    tops, others = min(k, pairs), min(n - k, pairs)
+    features = ranked[:, k - tops : k + others]
+    scores = saliency.gather(-1, features)
+    # Nearest pairs first, so that of equal gaps those are taken: no matter how many are equal.
+    gaps = scores[:, :tops].flip(-1)[:, :, None] - scores[:, None, tops:]
+    chosen = gaps.flatten(1).argsort(dim=-1, stable=True)[:, :pairs]
+    return features, tops - 1 - chosen // others, tops + chosen % others
+
+
+def _or_one(size: Tensor) -> Tensor:
+    return torch.where(size > 0, size, 1.0)
+
+
+def _probabilities(logits: Sequence[Tensor]) -> Tensor:
+    return torch.cat([each.softmax(-1) for each in logits], -1)
+
+
+def _classes(logits: Sequence[Tensor]) -> Tensor:
+    return torch.stack([each.argmax(-1) for each in logits], -1)
+
+
+# --- the attacks ----------------------------------------------------------------------------------
 
 
 class Outcome(IntEnum):
@@ -54,17 +400,6 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MooAttacked(AttackResult):
-    """Attacked inputs, and how the attack on each of them ended."""
-
-    outcome: Tensor
-    """One `Outcome` for each example: (B,)."""
-
-
-MooAttack = Callable[[nn.Module, Tensor, Tensor], MooAttacked]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Iteration:
     """What one pass of the loop saw and did, for the b examples still under attack."""
 
@@ -76,8 +411,8 @@ class Iteration:
     gaps: Tensor
     """h_l there: (b, m)."""
     linear: Linearised
-    reach: Tensor
-    """Delta: (b,)."""
+    delta: Tensor
+    """The trust radius: (b,)."""
     active: Tensor
     """Objectives that are left, none where the attack ends: (b, m) booleans."""
     moved: Tensor
@@ -108,69 +443,51 @@ Advance = Callable[[int, Gaps, Tensor, Tensor, Tensor], _Step]
 
 
 def moo_attack(
-    *,
-    k: int,
-    explain: Explainer = gradient,
-    radius: float = UNSAID,
-    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
-    region: Region = Region(),  # noqa: B008 - a frozen record
-    iterations: int = 30,
-    pairs: int = PAIRS,
-    scale: Scale = "relative",
-    guide: float | None = 8.0,
-    outputs: Outputs = prediction,
-    rows_at_once: int = 1024,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    problem: AttackProblem,
+    region: TrustRegion,
     watch: Callable[[Iteration], None] = ignore,
-) -> MooAttack:
+) -> AttackResult:
     """The MOO attack, Algorithm 2: up to the first displaced feature, or a failure to find one.
 
-    The objectives are the `pairs` smallest clean gaps. Nobody aims at another pair, and failure
-    speaks of these only. By `scale` they are gaps of the explanation divided by its mean score
-    ("relative", so that shrinking all scores does not help) or as it is ("plain"). The theory needs
-    smooth gaps: those of a (Leaky)ReLU network are taken from a copy with softplus of sharpness
-    `guide` (None: from itself). Probabilities and success are always the network's own. A step that
-    changes a class of the `outputs` is refused like a bad one. Memory grows with
-    rows_at_once * pairs * d. `watch` is shown every iteration.
+    Nobody aims at other pairs than those of the budget, and failure speaks of these only.
+    Probabilities and success are always the network's own, whatever guides it. A step that changes
+    a class of the outputs is refused like a bad one. `watch` is shown every iteration.
     """
-    within = agreed(threat, radius)
+    deltas = torch.full((len(x),), region.trust_radius, dtype=torch.float64, device=x.device)
 
-    def start(x: Tensor) -> Advance:
-        deltas = torch.full((len(x),), region.reach, dtype=torch.float64, device=x.device)
-
-        def advance(number: int, goals: Gaps, rows: Tensor, x: Tensor, active: Tensor) -> _Step:
-            reach = deltas[rows]
-            gaps, linear = goals.linearised(x, region)
-            left, halved, moved = _tried(linear, goals, gaps, active, reach, region, within, x)
-            promised = linear.promised(goals.way(x, moved))
-            targets = gaps - linear.level[:, None]
-            actual = region.tolerance - goals.merits(moved, targets, region)
-            enough = (promised > 0) & (actual > region.eta * promised)
-            accepted = (enough | ~left).all(-1) & left.any(-1) & goals.kept(moved)
-            deltas[rows] = torch.where(accepted, reach, region.gamma * reach)
-            watch(
-                Iteration(
-                    number=number,
-                    rows=rows,
-                    x=x,
-                    gaps=gaps,
-                    linear=linear,
-                    reach=reach,
-                    active=left,
-                    moved=moved,
-                    promised=promised,
-                    actual=actual,
-                    accepted=accepted,
-                )
+    def advance(number: int, goals: Gaps, rows: Tensor, x: Tensor, active: Tensor) -> _Step:
+        delta = deltas[rows]
+        gaps, linear = goals.linearised(x, region)
+        left, halved, moved = _tried(
+            linear, goals, gaps, active, delta, region, problem.perturbation, x
+        )
+        promised = linear.promised(goals.way(x, moved))
+        targets = gaps - linear.level[:, None]
+        actual = region.tolerance - goals.merits(moved, targets, region)
+        enough = (promised > 0) & (actual > region.eta * promised)
+        accepted = (enough | ~left).all(-1) & left.any(-1) & goals.kept(moved)
+        deltas[rows] = torch.where(accepted, delta, region.gamma * delta)
+        watch(
+            Iteration(
+                number=number,
+                rows=rows,
+                x=x,
+                gaps=gaps,
+                linear=linear,
+                delta=delta,
+                active=left,
+                moved=moved,
+                promised=promised,
+                actual=actual,
+                accepted=accepted,
             )
-            return _Step(moved, accepted, left, halved)
+        )
+        return _Step(moved, accepted, left, halved)
 
-        return advance
-
-    def attack(model: nn.Module, x: Tensor, y: Tensor) -> tuple[AttackResult, Tensor]:
-        best = BestSoFar(model, explain, x, y, k, within, outputs)
-        return _pursued(best, Gaps.around(best, pairs, scale, guide), start(x), iterations)
-
-    return _with_outcome(attack, rows_at_once)
+    return _pursued(BestSoFar(model, x, y, problem), region, advance)
 
 
 def _tried(
@@ -178,21 +495,21 @@ def _tried(
     goals: Gaps,
     gaps: Tensor,
     active: Tensor,
-    reach: Tensor,
-    region: Region,
+    delta: Tensor,
+    region: TrustRegion,
     within: PerturbationSet,
     x: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Objectives (B, m) left, where some were set aside (B,), and the inputs to try: like x.
 
-    Where the threat holds single inputs back, as bounds do, the step is sought again without them.
+    Where the set holds single inputs back, as bounds do, the step is sought again without them.
     """
     active, moved, halved = active.clone(), x.clone(), torch.zeros_like(active[:, 0])
     free = torch.ones_like(linear.away, dtype=torch.bool)
     rows = torch.arange(len(x), device=x.device)
     for _ in range(1 + DETOURS):
         part, start = linear.of(rows).only(free[rows]), x[rows]
-        left, step, apart = _settled(part, gaps[rows], active[rows], reach[rows], region)
+        left, step, apart = _settled(part, gaps[rows], active[rows], delta[rows], region)
         end = start + goals.radius * step.to(x).view_as(start)
         end = within.relax(end, goals.centre[rows])
         active[rows], moved[rows] = left, end
@@ -208,7 +525,7 @@ def _tried(
 
 
 def _settled(
-    linear: Linearised, gaps: Tensor, active: Tensor, reach: Tensor, region: Region
+    linear: Linearised, gaps: Tensor, active: Tensor, deltas: Tensor, region: TrustRegion
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Objectives (B, m) left, their common step (B, d), and where some were set aside: (B,).
 
@@ -218,7 +535,7 @@ def _settled(
     step = torch.zeros_like(linear.away)
     left = active.any(-1).nonzero()[:, 0]
     while len(left):
-        part, now, delta = linear.of(left), active[left], reach[left]
+        part, now, delta = linear.of(left), active[left], deltas[left]
         common = part.descent(delta, now).step
         spent = part.chi(now & (_fall_within_one(part, common) < region.least)) < region.least
         weakest = part.promised(common).where(now, torch.inf).amin(-1)
@@ -251,53 +568,32 @@ def _nearer_half(gaps: Tensor, slopes: Tensor, away: Tensor, active: Tensor) -> 
 
 
 def armijo_attack(
-    *,
-    k: int,
-    explain: Explainer = gradient,
-    radius: float = UNSAID,
-    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
-    iterations: int = 30,
-    reach: float = 0.5,
-    share: float = 1e-4,
-    halvings: int = 12,
-    criticality: float = 0.05,
-    pairs: int = PAIRS,
-    scale: Scale = "relative",
-    guide: float | None = 8.0,
-    outputs: Outputs = prediction,
-    rows_at_once: int = 1024,
-) -> MooAttack:
+    model: nn.Module, x: Tensor, y: Tensor, problem: AttackProblem, budget: LineSearch
+) -> AttackResult:
     """The unconstrained form of Q: a direction in which all gaps fall, and Armijo's line search.
 
-    The direction is minus the shortest blend of the gaps' gradients. Along it the step, at first of
-    `reach` radii, is halved up to `halvings` times until every gap falls by `share` of what its
-    gradient promises and all classes of the `outputs` are kept. The threat keeps it admissible, and
-    must leave `criticality` of the promise. Where the blend is shorter than that share of the
-    longest gradient, or no step will do, the farther half of the gaps is set aside; with the last
-    one the attack ends. The other settings are those of `moo_attack`.
+    The direction is minus the shortest blend of the gaps' gradients. Along it the step is halved
+    until every gap falls enough and all classes of the outputs are kept. Where the blend is shorter
+    than `criticality` of the longest gradient, or no step will do, the farther half of the gaps is
+    set aside; with the last one the attack ends.
     """
-    if not (reach > 0 and 0 < share < 1 and halvings >= 0 and 0 <= criticality < 1):
-        raise ValueError(
-            "a line search needs reach > 0, share between 0 and 1, halvings >= 0 and criticality "
-            f">= 0 and < 1, got {reach}, {share}, {halvings}, {criticality}."
-        )
-    within = agreed(threat, radius)
+    within = problem.perturbation
 
     def advance(number: int, goals: Gaps, rows: Tensor, x: Tensor, active: Tensor) -> _Step:
         gaps, scores = goals.values_and_slopes(x)
         slopes = goals.paired(scores)
-        direction, sound = _common_descent(slopes, active, criticality)
+        direction, sound = _common_descent(slopes, active, budget.criticality)
         found, done = x.clone(), ~sound
-        for halving in range(halvings + 1):
+        for halving in range(budget.halvings + 1):
             open_rows = (~done).nonzero()[:, 0]
             if not len(open_rows):
                 break
             here, at = goals.of(open_rows), x[open_rows]
-            move = reach / 2**halving * direction[open_rows]
+            move = budget.first_step / 2**halving * direction[open_rows]
             moved = within.relax(at + within.radius * move.to(x).view_as(at), here.centre)
             fall = -times(slopes[open_rows], here.way(at, moved))
-            enough = (fall > -criticality * times(slopes[open_rows], move)) & (fall > 0)
-            enough = enough & (here.values(moved) <= gaps[open_rows] - share * fall)
+            enough = (fall > -budget.criticality * times(slopes[open_rows], move)) & (fall > 0)
+            enough = enough & (here.values(moved) <= gaps[open_rows] - budget.share * fall)
             good = (enough | ~active[open_rows]).all(-1) & here.kept(moved)
             found[open_rows[good]], done[open_rows[good]] = moved[good], True
         accepted = done & sound
@@ -305,11 +601,7 @@ def armijo_attack(
         left = torch.where(accepted[:, None], active, nearer)
         return _Step(found, accepted, left, ~accepted & left.any(-1))
 
-    def attack(model: nn.Module, x: Tensor, y: Tensor) -> tuple[AttackResult, Tensor]:
-        best = BestSoFar(model, explain, x, y, k, within, outputs)
-        return _pursued(best, Gaps.around(best, pairs, scale, guide), advance, iterations)
-
-    return _with_outcome(attack, rows_at_once)
+    return _pursued(BestSoFar(model, x, y, problem), budget, advance)
 
 
 def _common_descent(slopes: Tensor, active: Tensor, criticality: float) -> tuple[Tensor, Tensor]:
@@ -324,16 +616,15 @@ def _common_descent(slopes: Tensor, active: Tensor, criticality: float) -> tuple
     return -blend / torch.where(length > 0, length, 1.0)[:, None], sound
 
 
-def _pursued(
-    best: BestSoFar, goals: Gaps, advance: Advance, iterations: int
-) -> tuple[AttackResult, Tensor]:
-    """The passes of an attack, each example until it is decided; and the outcomes: (B,)."""
+def _pursued(best: BestSoFar, budget: GapBudget, advance: Advance) -> AttackResult:
+    """The passes of an attack, each example until it is decided, and how that ended."""
+    goals = Gaps.around(best, budget)
     x = best.centre.clone()
     active = torch.ones_like(goals.above, dtype=torch.bool)
     halved = torch.zeros_like(best.attacked)
     outcome = torch.where(best.attacked, int(Outcome.UNFINISHED), int(Outcome.SKIPPED))
     best.offer(x)
-    for number in range(1, iterations + 1):
+    for number in range(1, budget.iterations + 1):
         rows = (outcome == Outcome.UNFINISHED).nonzero()[:, 0]
         if len(rows):
             step = advance(number, goals.of(rows), rows, x[rows], active[rows])
@@ -347,23 +638,4 @@ def _pursued(
             )
         best.tick(1)
         outcome[(outcome == Outcome.UNFINISHED) & (best.precision < 1)] = int(Outcome.FLIPPED)
-    return best.result(), outcome
-
-
-def _with_outcome(
-    attack: Callable[[nn.Module, Tensor, Tensor], tuple[AttackResult, Tensor]], rows_at_once: int
-) -> MooAttack:
-    """The attack on at most `rows_at_once` examples at a time, outcomes and all."""
-
-    def whole(model: nn.Module, x: Tensor, y: Tensor) -> MooAttacked:
-        outcomes = []
-
-        def part(model: nn.Module, x: Tensor, y: Tensor) -> AttackResult:
-            found, outcome = attack(model, x, y)
-            outcomes.append(outcome)
-            return found
-
-        found = in_batches(part, rows_at_once)(model, x, y)
-        return MooAttacked(**vars(found), outcome=torch.cat(outcomes))
-
-    return whole
+    return replace(best.result(), outcome=outcome)

@@ -10,16 +10,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.searches import BestSoFar, repeated
 from r2et.core.ranking import order
 from r2et.explainers import Explainer
-from r2et.perturbations import PerturbationSet, one_of
+from r2et.perturbations import PerturbationSet, repeated
 
 Offer = Callable[[Tensor], None]
 
 NEIGHBOURS = 24  # features on either side of the k-th place that are paired
 OVERSHOOT = 1e-3  # of the clean gap: exactly on the border nothing has changed places yet
-DIRECTIONS = 64  # along which differences are taken
 
 
 def features_at_the_border(saliency: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -46,32 +44,13 @@ def slopes_at(
     return torch.stack(found, dim=1)
 
 
-def differences_at(
-    best: BestSoFar, x: Tensor, features: Tensor, reach: float, generator: torch.Generator
-) -> Tensor:
-    """Slopes of some features' scores over a distance, features (B, F): (B, F, ...).
-
-    sum_u (I(x + c u) - I(x - c u)) / 2c u over orthonormal moves u, c = `reach`: a network of
-    (Leaky)ReLUs, flat to a derivative, shows its kinks to such a step. Of inputs with more than
-    DIRECTIONS numbers only that many directions are seen. The places tried are offered, too.
-    """
-    d = one_of(x).numel()
-    drawn = torch.randn((d, min(d, DIRECTIONS)), generator=generator, dtype=torch.float64)
-    basis = torch.linalg.qr(drawn).Q.T.to(x)
-    slopes = x.new_zeros(*features.shape, d)
-    for direction in basis:
-        move = reach * direction.view(x.shape[1:])
-        places = best.threat.relax(torch.cat([x + move, x - move]), repeated(x, 2))
-        with torch.no_grad():
-            scores = best.explain(best.model, places, best.y.repeat(2))
-        best.offer_all(places.unflatten(0, (2, len(x))), scores.unflatten(0, (2, len(x))))
-        up, down = (part.gather(1, features) for part in scores.chunk(2))
-        slopes += ((up - down) / (2 * reach))[..., None] * direction
-    return slopes.view(*features.shape, *x.shape[1:])
-
-
 def thinnest(
-    saliency: Tensor, top: Tensor, rest: Tensor, slopes: Tensor, threat: PerturbationSet, count: int
+    saliency: Tensor,
+    top: Tensor,
+    rest: Tensor,
+    slopes: Tensor,
+    perturbation: PerturbationSet,
+    count: int,
 ) -> tuple[Tensor, Tensor]:
     """The `count` nearest pairs and the way to each: (B, P, 2) features, (B, P, ...) moves.
 
@@ -84,12 +63,12 @@ def thinnest(
     pairs = torch.stack([top[:, left], rest[:, right]], dim=-1)
     gap = (saliency.gather(1, pairs[..., 0]) - saliency.gather(1, pairs[..., 1])).flatten()
     uphill = (slopes[:, left] - slopes[:, a + right]).flatten(0, 1)
-    way = threat.steepest(uphill)
+    way = perturbation.steepest(uphill)
     rise = (uphill * way).flatten(1).sum(-1)
     distance = torch.where(rise > 0, gap / torch.where(rise > 0, rise, 1.0), torch.inf)
     nearest = distance.view(len(top), a * b).argsort(dim=-1, stable=True)[:, :count]
-    reach = torch.where(distance.isfinite(), distance, 0.0).view(-1, *(1,) * (way.ndim - 1))
-    moves = (-reach * way).unflatten(0, (len(top), a * b))
+    length = torch.where(distance.isfinite(), distance, 0.0).view(-1, *(1,) * (way.ndim - 1))
+    moves = (-length * way).unflatten(0, (len(top), a * b))
     picked = nearest.view(*nearest.shape, *(1,) * (moves.ndim - 2))
     return (
         pairs.gather(1, nearest[..., None].expand(-1, -1, 2)),
@@ -103,7 +82,7 @@ def approach(
     x: Tensor,
     y: Tensor,
     pairs: Tensor,
-    threat: PerturbationSet,
+    perturbation: PerturbationSet,
     offer: Offer,
     iterations: int = 4,
 ) -> None:
@@ -127,13 +106,36 @@ def approach(
             (uphill,) = torch.autograd.grad(
                 gap.sum(), at, allow_unused=True, materialize_grads=True
             )
-        way = threat.steepest(uphill)
+        way = perturbation.steepest(uphill)
         rise = (uphill * way).flatten(1).sum(-1)
         along = (uphill * (point - centre)).flatten(1).sum(-1)
         if beyond is None:
             rounding = 16 * torch.finfo(x.dtype).eps * scores.detach().abs().amax(-1)
             beyond = OVERSHOOT * gap.detach() + rounding
         wanted = along - gap.detach() - beyond
-        reach = torch.where(rise > 0, wanted / torch.where(rise > 0, rise, 1.0), 0.0)
-        point = threat.relax(centre + reach.view(-1, *(1,) * (x.ndim - 1)) * way, centre)
+        length = torch.where(rise > 0, wanted / torch.where(rise > 0, rise, 1.0), 0.0)
+        point = perturbation.relax(centre + length.view(-1, *(1,) * (x.ndim - 1)) * way, centre)
         offer(point.unflatten(0, (count, len(x))))
+
+
+def approach_nearest(
+    model: nn.Module,
+    explain: Explainer,
+    x: Tensor,
+    y: Tensor,
+    before: Tensor,
+    k: int,
+    perturbation: PerturbationSet,
+    count: int,
+    offer: Offer,
+) -> None:
+    """Newton's method on the `count` pairs nearest to changing places, as `model` sees them.
+
+    The top k are those of the explanation `before`, (B, n), of the attacked model.
+    """
+    with torch.no_grad():
+        seen = explain(model, x, y)
+    top, rest = features_at_the_border(before, k)
+    slopes = slopes_at(explain, model, x, y, torch.cat([top, rest], dim=1))
+    aimed, _ = thinnest(seen, top, rest, slopes, perturbation, count)
+    approach(model, explain, x, y, aimed, perturbation, offer)

@@ -3,22 +3,18 @@
 What is found at one radius counts at every radius that affords it, so P@k never rises with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.pairs import approach, features_at_the_border, slopes_at, thinnest
-from r2et.attacks.records import Attack, AttackResult
-from r2et.attacks.searches import CandidateEvaluator, Outputs, picked, prediction, repeated
-from r2et.core.autograd import eval_mode
-from r2et.core.inputs import joined, packed
+from r2et.attacks.pairs import approach_nearest
+from r2et.attacks.search import AttackResult, CandidateEvaluator, picked
 from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.core.rng import stream
-from r2et.explainers import Explainer, gradient
 from r2et.models.smoothing import softened
-from r2et.perturbations import L2Ball, PerturbationSet, agreed, one_of
+from r2et.perturbations import one_of, repeated
 
 NUMBERS_AT_ONCE = 2**20
 PAIRS, WALK = 12, 60
@@ -50,63 +46,7 @@ class Curve:
     """The attack at each radius."""
 
 
-def attack_curve(
-    build: Callable[[float], Attack],
-    epsilons: Sequence[float],
-    *,
-    k: int,
-    explain: Explainer = gradient,
-    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
-    outputs: Outputs = prediction,
-    others: Sequence[AttackResult] = (),
-    pairs: int = PAIRS,
-    walk: int = WALK,
-    seed: int = 0,
-) -> Callable[[nn.Module, Tensor, Tensor], Curve]:
-    """The attack that `build` makes for a radius, at all `epsilons`: (model, x, y) -> Curve.
-
-    `k`, `explain`, `threat` and `outputs` must be those of the attack. The cheapest breaking input
-    is then sought below the smallest radius that succeeded: by Newton's method on the `pairs`
-    nearest to changing places, by halving the way back, and by `walk` steps along the border.
-    Results of `others` on the same examples count wherever a radius affords them.
-    """
-    radii = sorted(set(map(float, epsilons)))
-    if not radii or not all(0 < radius < float("inf") for radius in radii):
-        raise ValueError(f"a curve needs one or more positive radii, got {list(epsilons)}.")
-
-    within = agreed(threat, radii[-1])
-
-    def curve(model: nn.Module, x: Tensor, y: Tensor) -> Curve:
-        attacks = [build(radius)(model, x, y) for radius in radii]
-        model, x = joined(model, x), packed(x, model).detach()
-        with eval_mode(model):
-            near = Cheapest(model, explain, x, y, k, within, outputs)
-            near.seek([each.x for each in (*attacks, *others)], pairs, walk, seed)
-        found = [
-            *((each.x, each.after, threat.cost(each.x, x)) for each in (*attacks, *others)),
-            (near.x, near.after, near.cost),
-        ]
-        # What an attack found at a radius is affordable there, whatever rounding makes of its cost.
-        for at, radius in enumerate(radii):
-            place, after, cost = found[at]
-            found[at] = (place, after, cost.clamp(max=radius))
-        reached = [_most_damaging(found, near.before, x, k, radius) for radius in radii]
-        return Curve(
-            epsilons=torch.tensor(radii, dtype=x.dtype),
-            x=torch.stack([each[0] for each in reached]),
-            before=near.before,
-            after=torch.stack([each[1] for each in reached]),
-            precision=torch.stack([each[2] for each in reached]),
-            raw=torch.stack([found.precision for found in attacks]),
-            smallest=near.cost,
-            nearest=near.x,
-            attacks=attacks,
-        )
-
-    return curve
-
-
-def _most_damaging(
+def most_damaging(
     found: Sequence[tuple[Tensor, Tensor, Tensor]], before: Tensor, x: Tensor, k: int, radius: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of inputs with scores and costs the affordable one of lowest P@k, its scores, its P@k."""
@@ -131,7 +71,7 @@ class Cheapest(CandidateEvaluator):
         """Keep, of several inputs for each example (S, B, ...), each that is the cheapest."""
         places, saliency, kept = self.judged(places)
         gone = (self.top & ~top_k_mask(saliency, self.k)).any(-1)
-        cost = self.threat.cost(places.flatten(0, 1), repeated(self.centre, len(places)))
+        cost = self.perturbation.cost(places.flatten(0, 1), repeated(self.centre, len(places)))
         lowest, chosen = cost.view(kept.shape).masked_fill(~(kept & gone), torch.inf).min(0)
         self.take(lowest < self.cost, picked(places, chosen), picked(saliency, chosen))
         self.cost = torch.minimum(lowest, self.cost)
@@ -158,13 +98,10 @@ class Cheapest(CandidateEvaluator):
         offered: list[list[Tensor]] = []
         for begin in begins:
             x, y = self.centre[begin : begin + together], self.y[begin : begin + together]
-            with torch.no_grad():
-                seen = self.explain(guide, x, y)
-            top, rest = features_at_the_border(self.before[begin : begin + together], self.k)
-            slopes = slopes_at(self.explain, guide, x, y, torch.cat([top, rest], dim=1))
-            aimed, _ = thinnest(seen, top, rest, slopes, self.threat, pairs)
-            places: list[Tensor] = []
-            approach(guide, self.explain, x, y, aimed, self.threat, places.append)
+            before, places = self.before[begin : begin + together], list[Tensor]()
+            approach_nearest(
+                guide, self.explain, x, y, before, self.k, self.perturbation, pairs, places.append
+            )
             offered.append(places)
         for parts in zip(*offered, strict=True):
             self.offer_all(torch.cat(parts, dim=1))
@@ -185,9 +122,10 @@ class Cheapest(CandidateEvaluator):
 
     def _walk(self, steps: int, generator: torch.Generator, copies: int = 8) -> None:
         """Random moves along the border, each a little nearer to the clean input."""
+        unit_ball = self.perturbation.at(1.0)
         for step in range(steps):
             nearer = 0.1 * 0.5 ** (4 * step / steps)
-            moves = self.threat.at(1.0).offsets(one_of(self.x), copies, generator, surface=True)
+            moves = unit_ball.offsets(one_of(self.x), copies, generator, surface=True)
             length = torch.where(self.cost.isfinite(), self.cost, 0.0)
             aside = 2 * nearer * length.view(-1, *(1,) * (self.x.ndim - 1)) * moves[:, None]
             self.offer_all(self.centre + (1 - nearer) * (self.x - self.centre) + aside)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import attack_curve, flip_attack, strong_attack
+from r2et.attacks.pgd import flippable
+from r2et.attacks.radius import PAIRS, WALK
+from r2et.attacks.registry import attack_curve
 from r2et.auditing.models import model_digest
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
@@ -342,6 +343,13 @@ class Auditor:
         together = max(LEAST_TOGETHER, 2 * DRAWN_AT_ONCE // len(self.reach))
         return replace(explain, groups=self.columns.counts or None, rows_at_once=together)
 
+    @property
+    def rows_at_once(self) -> int | None:
+        """How many pictures or networks one search takes at once; None: what an attack takes."""
+        if self.columns.look is None:
+            return None
+        return max(1, DRAWN_AT_ONCE // (max(self.settings.effort.starts, 1) * len(self.reach)))
+
     def _certified(self, clean: Explained) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Radius, that of the order, precision at each length and weakest pair, all proved."""
         settings, k = self.settings, self.settings.k
@@ -413,23 +421,20 @@ class Auditor:
             return broken, left, clean, clean
         # Of many features single pairs are too few, and walks along the border too long.
         plain = self.columns.look is None
-        curve_of = attack_curve if plain else partial(attack_curve, pairs=0, walk=0)
-        attack = strong_attack if plain else partial(strong_attack, numbers_at_once=DRAWN_AT_ONCE)
-        curve = curve_of(
-            lambda radius: attack(
-                k=settings.k,
-                explain=self.explain,
-                radius=radius,
-                threat=self.region,
-                effort=settings.effort,
-                seed=settings.seed,
-            ),
-            settings.epsilons,
+        curve = attack_curve(
+            self.subject.model,
+            clean.x[rows],
+            clean.y[rows],
             k=settings.k,
-            explain=self.explain,
-            threat=self.region,
+            radii=settings.epsilons,
+            explainer=self.explain,
+            perturbation=self.region,
+            budget=settings.effort,
+            pairs=PAIRS if plain else 0,
+            walk=WALK if plain else 0,
             seed=settings.seed,
-        )(self.subject.model, clean.x[rows], clean.y[rows])
+            rows_at_once=self.rows_at_once,
+        )
         broken[rows], nearest = self._confirmed(clean, rows, [curve.nearest, *curve.x])
         left[rows] = curve.precision.T
         by = self.explained(clean.x.index_copy(0, rows, nearest), clean.y)
@@ -514,11 +519,10 @@ class Auditor:
             )
             for name, measure in (("dffot", dffot), ("comp", comp), ("suff", suff))
         }
-        flippable = flip_attack(radius=settings.tolerance, threat=self.region)(model, x, y)
         return {
             "thickness": thick.value,
             **faithful,
-            "flippable": flippable.double(),
+            "flippable": flippable(model, x, y, perturbation=region).double(),
             **self._exchanges(x, y),
         }
 

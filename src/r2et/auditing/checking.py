@@ -10,7 +10,6 @@ import json
 import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from r2et import __version__
-from r2et.attacks import strong_attack
+from r2et.attacks.registry import attack
 from r2et.auditing.auditor import (
-    DRAWN_AT_ONCE,
     INSIDE,
     Auditor,
     Evidence,
@@ -193,16 +191,17 @@ class SelfCheck:
     def _strongest(self, rows: Tensor, radius: float) -> Tensor:
         """The most damaging inputs that the strong attack finds within a length: (b, d)."""
         auditor, clean, settings = self.auditor, self.evidence.clean, self.auditor.settings
-        drawn = auditor.columns.look is not None
-        attack = partial(strong_attack, numbers_at_once=DRAWN_AT_ONCE) if drawn else strong_attack
         return attack(
+            auditor.subject.model,
+            clean.x[rows],
+            clean.y[rows],
             k=settings.k,
-            explain=auditor.explain,
-            radius=radius,
-            threat=auditor.region,
-            effort=replace(settings.effort, rounds=1),
+            explainer=auditor.explain,
+            perturbation=auditor.region.at(radius),
+            budget=replace(settings.effort, rounds=1),
             seed=settings.seed,
-        )(auditor.subject.model, clean.x[rows], clean.y[rows]).x
+            rows_at_once=auditor.rows_at_once,
+        ).x
 
     def _points(self, x: Tensor, lengths: Tensor) -> list[Tensor]:
         """Random inputs within lengths of their own, on the border and in corners: (b, d) each."""

@@ -46,13 +46,13 @@ def attack_command(
         list[float] | None,
         typer.Option(help="A radius of the curve; repeat. 0.05, 0.1, 0.25, 0.5, 1 unless given."),
     ] = None,
-    threat: Annotated[
+    perturbation: Annotated[
         str,
         typer.Option(
-            help="ball (any number may change), applicant (what a person could change), or the "
-            "path of a TOML file of rules."
+            help="l2 or linf (any number may change), actionable (what a person could change), or "
+            "the path of a TOML file of rules."
         ),
-    ] = "ball",
+    ] = "l2",
     explainer: Annotated[
         str, typer.Option(help="One of the explainers that `r2et list` names.")
     ] = "grad",
@@ -118,7 +118,7 @@ def attack_command(
 
         r2et attack adult
 
-        r2et attack adult --threat applicant --out attacked.jsonl
+        r2et attack adult --perturbation actionable --out attacked.jsonl
 
         r2et attack loans.csv --target default --model mine:network --weights mine.safetensors
     """
@@ -132,26 +132,26 @@ def attack_command(
     check_there(model, "model file")
     from r2et.core.files import write_text
     from r2et.experiments.attack_run import (
-        LabSettings,
+        AttackRunSettings,
         attack_model,
         check_request,
-        compared_handlers,
+        compared_handling,
         example_rows,
         given_model,
     )
     from r2et.report.charts import file_of, handlers
     from r2et.report.terminal import print_findings, print_handlers
 
-    settings = LabSettings(
+    settings = AttackRunSettings(
         attack=attack,
         k=k,
-        epsilons=tuple(eps) if eps else LabSettings().epsilons,
+        epsilons=tuple(eps) if eps else AttackRunSettings().epsilons,
         examples=examples,
         explainer=explainer,
         of=of,
         gauge_free=gauge_free,
         noise=noise,
-        threat=threat,
+        perturbation=perturbation,
         handler=handler,
         rounds=rounds,
         seconds=seconds,
@@ -164,7 +164,7 @@ def attack_command(
         network, split = given_model(dataset, model, weights, seed)
     if compare_handlers_to is not None:
         with errors.status("comparing the ways to keep predictions"):
-            points = compared_handlers(network, split, settings)
+            points = compared_handling(network, split, settings)
         write_text(compare_handlers_to, file_of(partial(handlers, points)))
         if as_json:
             records = [dataclasses.asdict(point) for point in points]

@@ -33,7 +33,7 @@ def list_command(
 
 def known_names() -> dict[str, dict[str, str]]:
     """Everything that can be asked for by name, with one line each."""
-    from r2et.attacks import ATTACKS, HANDLERS
+    from r2et.attacks import ATTACKS, CONSTRAINT_HANDLING
     from r2et.data.builtin import DATASETS
     from r2et.experiments.config import load_recipe, recipe_names
     from r2et.explainers import EXPLAINERS
@@ -46,7 +46,7 @@ def known_names() -> dict[str, dict[str, str]]:
         "recipes": {name: load_recipe(name, "adult").line for name in recipe_names()},
         "methods": {name: f"{entry.label}: {entry.line}" for name, entry in METHODS.items()},
         "attacks": {name: entry.line for name, entry in ATTACKS.items()},
-        "handlers": {name: entry.line for name, entry in HANDLERS.items()},
+        "handlers": {name: entry.line for name, entry in CONSTRAINT_HANDLING.items()},
         "explainers": {name: _first_line(entry) for name, entry in EXPLAINERS.items()},
         "measures": {name: entry.line for name, entry in METRICS.items()},
     }

@@ -5,36 +5,26 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import (
-    HANDLERS,
+from r2et.actionable import (
     ActionableSet,
-    Attack,
-    AttackResult,
-    Budget,
-    Curve,
-    EnsembleBudget,
-    PerturbationSet,
     Rule,
-    applicant_threat,
-    attack_curve,
-    er_attack,
-    flip_attack,
-    mse_attack,
+    actionable_set,
     read_rules,
     rule_names,
-    strong_attack,
     what_it_buys,
 )
+from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
 from r2et.attacks.diagnostics import alarms, last_doubling
-from r2et.attacks.ensemble import NUMBERS_AT_ONCE as STRONG_AT_ONCE
-from r2et.attacks.pgd import ROWS_AT_ONCE as WALKED_AT_ONCE
-from r2et.attacks.searches import Outputs, prediction
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.pgd import WalkBudget, flippable
+from r2et.attacks.radius import PAIRS, WALK, Curve
+from r2et.attacks.registry import Budget, attack, attack_curve
+from r2et.attacks.search import AttackResult, Outputs, prediction
 from r2et.core.inputs import Joined
 from r2et.core.naming import nearest
 from r2et.core.ranking import distinct_sets, order, precision_at_k
@@ -57,7 +47,7 @@ from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean
 from r2et.metrics.thickness import explained, gaussian, thickness
 from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
-from r2et.perturbations import PERTURBATIONS, UNSAID, one_of
+from r2et.perturbations import PERTURBATIONS, UNSAID, PerturbationSet, one_of
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import Finding, in_words
 from r2et.preflight.validation import cleared
@@ -71,6 +61,23 @@ WITHOUT = "without exchanges"  # share of examples that have no exchanges to ord
 CORRELATED = ("gaussian thickness", "least gaussian thickness", "hessian norm")
 SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
 SCATTERED = 400  # dots of a scatter plot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """How far attacks go, and the steps of ERAttack and the MSE attack on their way."""
+
+    radius: float = 1.0
+    step: float = 1e-3
+    steps: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse a walk that leads nowhere."""
+        if not (0 <= self.radius < math.inf and self.step > 0 and self.steps >= 0):
+            raise ValueError(
+                f"a budget needs radius >= 0, step > 0 and steps >= 0, got {self.radius}, "
+                f"{self.step}, {self.steps}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +101,13 @@ class EvaluationSettings:
     small_radius: float = 0.1
     epsilons: tuple[float, ...] = (0.1, 0.25, 0.5)
     record_every: int = 10
-    er: Budget = field(default_factory=Budget)
+    er: Walk = field(default_factory=Walk)
     strong: EnsembleBudget = field(default_factory=EnsembleBudget)
     norm: str = "l2"
     """Of an attack's budget: "l2", or "linf" for the largest change of one number."""
     handler: str = "unconstrained"
-    """What ERAttack and the MSE attack do about predictions, an entry of HANDLERS."""
+    """What ERAttack and the MSE attack do about predictions, an entry of
+    CONSTRAINT_HANDLING."""
     singles: bool = False
     """Whether, of a pair, each item's own class must be kept, too."""
     noise: int = 0
@@ -119,7 +127,7 @@ class EvaluationSettings:
         """Refuse settings under which nothing can be measured."""
         for word, words in (
             (self.norm, PERTURBATIONS),
-            (self.handler, HANDLERS),
+            (self.handler, CONSTRAINT_HANDLING),
             (self.dtype, DTYPES),
         ):
             if word not in words:
@@ -169,7 +177,7 @@ def evaluate(
     y = predicted(model, x)
 
     walks: dict[str, AttackResult] = {
-        name: build_attack(name, settings, task=task, seed=seed)(model, x, y)
+        name: attacked_by(name, model, x, y, settings, task=task, seed=seed)
         for name in ("er", "mse")
         if name in settings.attacks
     }
@@ -181,13 +189,9 @@ def evaluate(
         attacks["strong"] = curve.x[-1]
     if APPLICANT in settings.attacks:
         person = applicant(split, rules, settings.decision_radius)
-        changed = build_attack(
-            "strong",
-            settings,
-            task=replace(task, threat=person),
-            radius=person.radius,
-            seed=seed,
-        )(model, x, y)
+        changed = attacked_by(
+            "strong", model, x, y, settings, task=replace(task, perturbation=person), seed=seed
+        )
         attacks[APPLICANT] = changed.x
         decisions = decision_records(model, split, y, changed, person, settings)
         buys = what_it_buys(person)
@@ -197,7 +201,7 @@ def evaluate(
             split,
             y,
             next(iter(walks.values())),
-            task.threat,
+            task.perturbation,
             settings.decisions,
             settings.k,
         )
@@ -216,12 +220,11 @@ def evaluate(
     if settings.noise:
         values["noise precision@k"] = noise_precision(model, x, y, settings, task, seed)
     if settings.gauge_free:
-        aimed = build_attack(
-            "strong", settings, task=replace(task, explain=_gauge_free(explain, split)), seed=seed
-        )
-        values[f"strong gauge-free {PER_ATTACK[0]}"] = aimed(model, x, y).precision
-    flippable = flip_attack(radius=settings.small_radius, threat=task.threat)(model, x, y)
-    values["flippable"] = flippable.double()
+        aimed = replace(task, explain=_gauge_free(explain, split))
+        found_there = attacked_by("strong", model, x, y, settings, task=aimed, seed=seed)
+        values[f"strong gauge-free {PER_ATTACK[0]}"] = found_there.precision
+    near = task.perturbation.at(settings.small_radius)
+    values["flippable"] = flippable(model, x, y, perturbation=near).double()
     if split.dataset.structure.one_hot:
         with torch.no_grad():
             margins = input_gradient(model, x, y, "margin")
@@ -297,7 +300,7 @@ class Task:
     """
 
     explain: Explainer
-    threat: PerturbationSet
+    perturbation: PerturbationSet
     outputs: Outputs = prediction
     features: tuple[int, ...] | None = ()
 
@@ -312,9 +315,8 @@ def looked_at(
     """
     some = x[:PROBES]
     if some.ndim > 2:
-        threat = task.threat.at(settings.er.radius)
-        moves = threat.offsets(one_of(some), len(some), stream(seed, "preflight"))
-        some = threat.project(some + moves, some)
+        moves = task.perturbation.offsets(one_of(some), len(some), stream(seed, "preflight"))
+        some = task.perturbation.project(some + moves, some)
     return cleared(model, some)[1]
 
 
@@ -322,13 +324,15 @@ def task_of(split: Split, settings: EvaluationSettings, explain: Explainer) -> T
     """What an evaluation attacks on data of this kind."""
     kind, structure = PERTURBATIONS[settings.norm], split.dataset.structure
     features = structure.explained if explains_input(explain) else None
+    radius = settings.er.radius
     shift = split.scale.shift
     bounds = None
     if structure.bounds is not None:
         low, high = (each - shift for each in structure.bounds)
         bounds = (low, high)
     outputs = pair_and_singles if settings.singles else prediction
-    return Task(explain=explain, threat=kind(bounds=bounds), outputs=outputs, features=features)
+    ball = kind(radius=radius, bounds=bounds)
+    return Task(explain=explain, perturbation=ball, outputs=outputs, features=features)
 
 
 def pair_and_singles(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
@@ -395,14 +399,12 @@ def noise_precision(
     seed: int,
 ) -> Tensor:
     """Mean P@k under random changes as large as the budget allows, whatever is predicted: (B,)."""
-    threat = task.threat.at(settings.er.radius)
     before = explained(model, task.explain, x, y)
-    moves = threat.offsets(one_of(x), settings.noise, stream(seed, "noise"), surface=True)
+    within, draw = task.perturbation, stream(seed, "noise")
+    moves = within.offsets(one_of(x), settings.noise, draw, surface=True)
     reached = [
-        precision_at_k(
-            before, explained(model, task.explain, threat.project(x + move, x), y), settings.k
-        )
-        for move in moves
+        precision_at_k(before, explained(model, task.explain, place, y), settings.k)
+        for place in (within.project(x + move, x) for move in moves)
     ]
     return torch.stack(reached).mean(0)
 
@@ -417,47 +419,43 @@ def _gauge_free(explain: Explainer, split: Split) -> Explainer:
     return replace(explain, one_hot=split.dataset.structure.one_hot)
 
 
-def build_attack(
+def attacked_by(
     name: str,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
     settings: EvaluationSettings,
     *,
     task: Task,
     seed: int = 0,
-    radius: float | None = None,
-) -> Attack:
-    """One of the attacks EVALUATED with these settings, ready for (model, x, y)."""
-    if name not in EVALUATED:
-        raise ValueError(f"an attack is one of {', '.join(EVALUATED)}, got {name!r}.")
-    radius = settings.er.radius if radius is None else radius
-    if name == "strong":
-        return strong_attack(
-            k=settings.k,
-            explain=task.explain,
-            radius=radius,
-            threat=task.threat,
-            outputs=task.outputs,
-            effort=settings.strong,
-            seed=seed,
-        )
-    weak = er_attack if name == "er" else partial(mse_attack, seed=seed)
-    return weak(
+) -> AttackResult:
+    """What one of the attacks EVALUATED finds with these settings, within the task's set."""
+    return attack(
+        model,
+        x,
+        y,
         k=settings.k,
-        explain=task.explain,
-        budget=replace(settings.er, radius=radius),
-        threat=task.threat,
-        handler=settings.handler,
+        method=name,
+        explainer=task.explain,
+        perturbation=task.perturbation,
+        budget=budget_of(name, settings),
         outputs=task.outputs,
-        record_every=settings.record_every,
-        rows_at_once=WALKED_AT_ONCE,
+        seed=seed,
     )
 
 
-def rows_at_once(name: str, settings: EvaluationSettings, x: Tensor) -> int:
-    """How many rows such as x one of the attacks EVALUATED takes without splitting them."""
-    if name != "strong":
-        return WALKED_AT_ONCE
-    numbers = max(settings.strong.starts, 1) * max(x[:1].numel(), 1)
-    return max(1, STRONG_AT_ONCE // numbers)
+def budget_of(name: str, settings: EvaluationSettings) -> Budget:
+    """What one of the attacks EVALUATED may spend by these settings."""
+    if name not in EVALUATED:
+        raise ValueError(f"an attack is one of {', '.join(EVALUATED)}, got {name!r}.")
+    if name == "strong":
+        return settings.strong
+    return WalkBudget(
+        step=settings.er.step,
+        steps=settings.er.steps,
+        handling=settings.handler,
+        record_every=settings.record_every,
+    )
 
 
 def strong_curve(
@@ -474,27 +472,25 @@ def strong_curve(
 
     Below the largest radius, where less is to be found, it takes half the rounds.
     """
-    radii = [*(each for each in settings.epsilons if each < settings.er.radius), settings.er.radius]
-    half = replace(settings.strong, rounds=math.ceil(settings.strong.rounds / 2))
-
-    def build(radius: float) -> Attack:
-        whole = radius == settings.er.radius
-        chosen = settings if whole else replace(settings, strong=half)
-        return build_attack("strong", chosen, task=task, seed=seed, radius=radius)
-
-    # Newton's method on single pairs is for explanations of a few features.
-    finer = {} if settings.strong.pairs else {"pairs": 0, "walk": 0}
+    largest, whole = settings.er.radius, settings.strong
+    half = replace(whole, rounds=math.ceil(whole.rounds / 2))
+    smaller = [radius for radius in settings.epsilons if radius < largest]
     return attack_curve(
-        build,
-        radii,
+        model,
+        x,
+        y,
         k=settings.k,
-        explain=task.explain,
-        threat=task.threat,
+        radii=[*smaller, largest],
+        explainer=task.explain,
+        perturbation=task.perturbation,
+        budget={**dict.fromkeys(smaller, half), largest: whole},
         outputs=task.outputs,
         others=others,
+        # Newton's method on single pairs is for explanations of a few features.
+        pairs=PAIRS if whole.pairs else 0,
+        walk=WALK if whole.pairs else 0,
         seed=seed,
-        **finer,
-    )(model, x, y)
+    )
 
 
 def applicant(
@@ -504,7 +500,7 @@ def applicant(
     name = split.dataset.name
     if rules is None:
         rules = read_rules(name) if name in rule_names() else {}
-    return applicant_threat(split, rules, radius=radius)
+    return actionable_set(split, rules, radius=radius)
 
 
 def _interval(values: Tensor) -> list[float]:
@@ -582,12 +578,13 @@ def decision_records(
     split: Split,
     y: Tensor,
     attacked: AttackResult,
-    threat: PerturbationSet,
+    perturbation: PerturbationSet,
     settings: EvaluationSettings,
 ) -> list[dict[str, Any]]:
     """The first test decisions with their reasons before and after an attack on all of them."""
     count = min(settings.decisions, len(y))
     x, y = split.test.x[:count].to(attacked.x), y[:count]
+    cost = perturbation.cost(attacked.x[:count], x)
     with torch.no_grad():
         sure = [torch.sigmoid(log_odds(model(each), y)) for each in (x, attacked.x[:count])]
     return [
@@ -596,7 +593,7 @@ def decision_records(
             "predicted": split.classes[int(y[number])],
             "actual": split.classes[int(split.test.y[number])],
             "probability": [float(each[number]) for each in sure],
-            "cost": float(threat.cost(attacked.x[number : number + 1], x[number : number + 1])),
+            "cost": float(cost[number]),
             "precision": float(attacked.precision[number]),
             "values": changes(split, x[number], attacked.x[number]),
             "before": reasons(split, attacked.before[number], settings.k),

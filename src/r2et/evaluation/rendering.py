@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.records import AttackResult
+from r2et.attacks.search import AttackResult
 from r2et.core.inputs import Piece
 from r2et.core.ranking import order
 from r2et.data.dataset import Dataset, Split
@@ -82,7 +82,7 @@ def drawn_decisions(
     split: Split,
     y: Tensor,
     attacked: AttackResult,
-    threat: PerturbationSet,
+    perturbation: PerturbationSet,
     count: int,
     k: int,
 ) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def drawn_decisions(
                 "predicted": split.classes[int(y[number])],
                 "actual": split.classes[int(split.test.y[number])],
                 "probability": [float(each[number]) for each in sure],
-                "cost": float(threat.cost(now, was)),
+                "cost": float(perturbation.cost(now, was)),
                 "precision": float(attacked.precision[number]),
                 **drawn(
                     look,

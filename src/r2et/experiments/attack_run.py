@@ -1,7 +1,6 @@
-"""The attack laboratory: any attack on any model and data set, as records that can be printed."""
+"""One attack on one model and data set, as records that can be printed."""
 
 import copy
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,26 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import (
-    ATTACKS,
-    ActionableSet,
-    Attack,
-    Box,
-    Budget,
-    Curve,
-    EnsembleBudget,
-    HandlerPoint,
-    L2Ball,
-    PerturbationSet,
-    applicant_threat,
-    attack_curve,
-    compare_handlers,
-    read_rules,
-    what_it_buys,
-)
+from r2et.actionable import ActionableSet, actionable_set, read_rules, what_it_buys
+from r2et.attacks.comparison import HandlingPoint, compare_handling
 from r2et.attacks.diagnostics import Doubling, alarms, last_doubling
-from r2et.attacks.gaps import Region
-from r2et.attacks.radius import PAIRS, WALK
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.moo import TrustRegion
+from r2et.attacks.pgd import WalkBudget
+from r2et.attacks.radius import PAIRS, WALK, Curve
+from r2et.attacks.registry import ATTACKS, Budget, attack, attack_curve
 from r2et.auditing.models import load_model, needs_network
 from r2et.core.naming import briefly, nearest
 from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
@@ -59,14 +46,14 @@ from r2et.explainers import (
 from r2et.metrics.exchanges import MeanAgreement, exchange_agreement
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
-from r2et.perturbations import one_of
+from r2et.perturbations import PERTURBATIONS, Box, L2Ball, PerturbationSet, one_of
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import Finding, in_words
 from r2et.preflight.validation import cleared
 from r2et.theory.complexity import estimated_constants, iteration_bound
 
 NOISE = ("shared", "fresh")
-SHAPES = {"ball": "l2", "cube": "linf"}
+ACTIONABLE = "actionable"
 WIDE = EnsembleBudget(rounds=2, starts=2, steps=30, points=8, moves=8, pairs=0, even=2, itself=True)
 """The effort on explanations of many features, where random goals spread too thin."""
 STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that handlers are compared at
@@ -75,7 +62,7 @@ DRAWS = 5  # explanations with fresh noise over which P@k is averaged
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabSettings:
+class AttackRunSettings:
     """What is attacked, by whom, and how hard."""
 
     attack: str = "strong"
@@ -86,7 +73,7 @@ class LabSettings:
     of: str = "probability"
     gauge_free: bool = False
     noise: str = "shared"
-    threat: str = "ball"
+    perturbation: str = "l2"
     handler: str | None = None
     rounds: int | None = None
     seconds: float | None = None
@@ -120,10 +107,10 @@ class LabSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class AttackRun:
     """What an attack on the test part of a data set found."""
 
-    settings: LabSettings
+    settings: AttackRunSettings
     curve: Curve
     clean_auc: float
     """On the whole test part."""
@@ -138,7 +125,7 @@ class Findings:
     """With fresh noise: mean P@k without any attack, then at each radius."""
     doubling: Doubling | None
     alarms: Sequence[str]
-    threat: PerturbationSet
+    perturbation: PerturbationSet
     preflight: Sequence[Finding] = ()
     """What a look at the model found before."""
     bound: Tensor | None = None
@@ -230,8 +217,8 @@ class Findings:
             "without exchanges": exchanges and exchanges.without,
             "ties": self.ties,
             "distinct sets": self.distinct_sets,
-            "an epsilon of 1 buys": what_it_buys(self.threat)
-            if isinstance(self.threat, ActionableSet)
+            "an epsilon of 1 buys": what_it_buys(self.perturbation)
+            if isinstance(self.perturbation, ActionableSet)
             else None,
         }
 
@@ -267,15 +254,15 @@ def given_model(
     return loaded.model, dataset.split(int(recipe_of.get("seed", seed)))
 
 
-def check_request(settings: LabSettings, dataset: Dataset) -> None:
+def check_request(settings: AttackRunSettings, dataset: Dataset) -> None:
     """Refuse what cannot be attacked so, before any time is spent on a model."""
     check_k(settings.k, dataset.n)
-    split = dataset.split(settings.seed)
-    threat = threat_of(settings, split)
-    attack_at(settings, max(settings.epsilons), explainer_of(settings, split), threat)
+    budget_at(
+        settings, max(settings.epsilons), perturbation_of(settings, dataset.split(settings.seed))
+    )
 
 
-def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explainer:
+def explainer_of(settings: AttackRunSettings, split: Split, seed: int = 0) -> Explainer:
     """The explainer asked for, with its choices."""
     choices: dict[str, Any] = {"of": settings.of}
     if split.dataset.structure.explained:
@@ -288,58 +275,43 @@ def explainer_of(settings: LabSettings, split: Split, seed: int = 0) -> Explaine
     return replace(explain, **choices)
 
 
-def threat_of(settings: LabSettings, split: Split) -> PerturbationSet:
-    """The threat asked for: "ball", "applicant", or a file of rules."""
-    if settings.threat in SHAPES:
-        norm = SHAPES[settings.threat]
-        return task_of(split, EvaluationSettings(norm=norm), gradient).threat
-    if settings.threat == "applicant":
+def perturbation_of(settings: AttackRunSettings, split: Split) -> PerturbationSet:
+    """The set asked for: a norm of PERTURBATIONS, "actionable", or a file of rules."""
+    asked = settings.perturbation
+    if asked in PERTURBATIONS:
+        return task_of(split, EvaluationSettings(norm=asked), gradient).perturbation
+    if asked == ACTIONABLE:
         return applicant(split)
-    if not settings.threat.endswith(".toml"):
+    if not asked.endswith(".toml"):
         raise ValueError(
-            f"unknown threat {settings.threat!r}: "
-            f"{nearest(settings.threat, (*SHAPES, 'applicant'))}"
+            f"unknown perturbation set {asked!r}: {nearest(asked, (*PERTURBATIONS, ACTIONABLE))}"
             " For rules of your own give the path of a .toml file."
         )
-    return applicant_threat(split, read_rules(Path(settings.threat)))
+    return actionable_set(split, read_rules(Path(asked)))
 
 
-def attack_at(
-    settings: LabSettings, radius: float, explain: Explainer, threat: PerturbationSet
-) -> Attack:
-    """The attack asked for at a radius; a choice that it does not offer is refused."""
-    build = ATTACKS[settings.attack].build
-    offered = inspect.signature(build).parameters
-    asked: dict[str, Any] = {
-        "handler": settings.handler,
-        "seconds": settings.seconds,
-        "effort": None
-        if settings.rounds is None
-        else replace(WIDE if isinstance(threat, Box) else EnsembleBudget(), rounds=settings.rounds),
-    }
-    flags = {"handler": "--handler", "seconds": "--seconds", "effort": "--rounds"}
-    choices = {name: value for name, value in asked.items() if value is not None}
-    for name in choices:
-        if name not in offered:
-            raise ValueError(
-                f"the attack {settings.attack!r} takes no {flags[name]}: leave it out."
-            )
-    # A cube is crossed in about twenty steps, whatever its size.
-    small = isinstance(threat, Box)
-    budget = Budget(radius=radius, step=radius / 20, steps=100) if small else Budget(radius=radius)
-    if small and "effort" in offered:
-        choices.setdefault("effort", WIDE)
-    usual = {
-        "radius": radius,
-        "budget": budget,
-        "record_every": 1,
-        "seed": settings.seed,
-    }
-    choices |= {name: value for name, value in usual.items() if name in offered}
-    return build(k=settings.k, explain=explain, threat=threat, **choices)
+def budget_at(settings: AttackRunSettings, radius: float, perturbation: PerturbationSet) -> Budget:
+    """What the attack asked for may spend at a radius; a choice it does not offer is refused."""
+    method, box = ATTACKS[settings.attack], isinstance(perturbation, Box)
+    budget = method.budget
+    for flag, value, offered in (
+        ("--handler", settings.handler, isinstance(budget, WalkBudget)),
+        ("--seconds", settings.seconds, method.timed),
+        ("--rounds", settings.rounds, isinstance(budget, EnsembleBudget)),
+    ):
+        if value is not None and not offered:
+            raise ValueError(f"the attack {settings.attack!r} takes no {flag}: leave it out.")
+    if isinstance(budget, WalkBudget):
+        # A box is crossed in about twenty steps, whatever its size.
+        budget = replace(budget, step=radius / 20, steps=100) if box else budget
+        return replace(budget, handling=settings.handler or budget.handling)
+    if isinstance(budget, EnsembleBudget):
+        budget = WIDE if box else budget
+        return replace(budget, rounds=settings.rounds or budget.rounds)
+    return budget
 
 
-def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findings:
+def attack_model(model: nn.Module, split: Split, settings: AttackRunSettings) -> AttackRun:
     """The curve of an attack on the first test examples, with what would expose it as hollow.
 
     In float64, on a copy, as everything that is measured.
@@ -348,20 +320,25 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
     whole, labels = _test_part(model, split)
     x, truth = whole[: settings.examples], labels[: settings.examples]
     y, structure = predicted(model, x), split.dataset.structure
-    explain, threat = explainer_of(settings, split), threat_of(settings, split)
+    explain, perturbation = explainer_of(settings, split), perturbation_of(settings, split)
     curve = attack_curve(
-        lambda radius: attack_at(settings, radius, explain, threat),
-        settings.epsilons,
+        model,
+        x,
+        y,
         k=settings.k,
-        explain=explain,
-        threat=threat,
+        radii=settings.epsilons,
+        method=settings.attack,
+        explainer=explain,
+        perturbation=perturbation.at(max(settings.epsilons)),
+        budget={radius: budget_at(settings, radius, perturbation) for radius in settings.epsilons},
+        pairs=0 if isinstance(perturbation, Box) else PAIRS,
+        walk=0 if isinstance(perturbation, Box) else WALK,
+        seconds=settings.seconds,
         seed=settings.seed,
-        pairs=0 if isinstance(threat, Box) else PAIRS,
-        walk=0 if isinstance(threat, Box) else WALK,
-    )(model, x, y)
+    )
     with torch.no_grad():
         margins = input_gradient(model, x, y, "margin")
-    return Findings(
+    return AttackRun(
         settings=settings,
         curve=curve,
         clean_auc=auc(model, whole, labels),
@@ -373,11 +350,11 @@ def attack_model(model: nn.Module, split: Split, settings: LabSettings) -> Findi
         ties=float(ties(curve.before, settings.k).double().mean()),
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),
-        doubling=_doubled(model, x, y, settings, curve, explain, threat),
+        doubling=_doubled(model, x, y, settings, curve, explain, perturbation),
         alarms=alarms(model, x, y, curve, settings.k),
-        threat=threat,
+        perturbation=perturbation,
         preflight=found,
-        bound=_iteration_bound(model, x, y, settings, explain, threat),
+        bound=_iteration_bound(model, x, y, settings, explain, perturbation),
     )
 
 
@@ -385,9 +362,9 @@ def _iteration_bound(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    settings: LabSettings,
+    settings: AttackRunSettings,
     explain: Explainer,
-    threat: PerturbationSet,
+    perturbation: PerturbationSet,
 ) -> Tensor | None:
     """What Theorem 5.1 allows the MOO attack at the largest radius, None for other attacks."""
     if settings.attack != "moo":
@@ -397,12 +374,11 @@ def _iteration_bound(
         x,
         y,
         k=settings.k,
-        explain=explain,
-        radius=max(settings.epsilons),
-        threat=threat,
+        explainer=explain,
+        perturbation=perturbation.at(max(settings.epsilons)),
         seed=settings.seed,
     )
-    return iteration_bound(constants, Region())
+    return iteration_bound(constants, TrustRegion())
 
 
 def _readied(model: nn.Module, split: Split) -> tuple[nn.Module, tuple[Finding, ...]]:
@@ -438,26 +414,37 @@ def _doubled(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    settings: LabSettings,
+    settings: AttackRunSettings,
     curve: Curve,
     explain: Explainer,
-    threat: PerturbationSet,
+    perturbation: PerturbationSet,
 ) -> Doubling | None:
     """What another doubling of the effort changes at the largest radius, None without an effort.
 
     Under a time limit it is the doubling that the attack had time for, if it had.
     """
-    if "effort" not in inspect.signature(ATTACKS[settings.attack].build).parameters:
+    if not isinstance(ATTACKS[settings.attack].budget, EnsembleBudget):
         return None
     if settings.seconds is not None:
         return last_doubling(curve.attacks[-1])
     rounds = EnsembleBudget().rounds if settings.rounds is None else settings.rounds
-    longer = replace(settings, rounds=2 * rounds)
-    return last_doubling(attack_at(longer, max(settings.epsilons), explain, threat)(model, x, y))
+    longer, radius = replace(settings, rounds=2 * rounds), max(settings.epsilons)
+    found = attack(
+        model,
+        x,
+        y,
+        k=settings.k,
+        method=settings.attack,
+        explainer=explain,
+        perturbation=perturbation.at(radius),
+        budget=budget_at(longer, radius, perturbation),
+        seed=settings.seed,
+    )
+    return last_doubling(found)
 
 
 def _with_fresh_noise(
-    model: nn.Module, split: Split, x: Tensor, y: Tensor, curve: Curve, settings: LabSettings
+    model: nn.Module, split: Split, x: Tensor, y: Tensor, curve: Curve, settings: AttackRunSettings
 ) -> list[float] | None:
     """Mean P@k between explanations with noise drawn anew, clean, then attacked at each radius.
 
@@ -482,45 +469,45 @@ def _with_fresh_noise(
     ]
 
 
-def compared_handlers(model: nn.Module, split: Split, settings: LabSettings) -> list[HandlerPoint]:
+def compared_handling(
+    model: nn.Module, split: Split, settings: AttackRunSettings
+) -> list[HandlingPoint]:
     """Every way to keep predictions at every step size, at the largest radius asked for."""
     model, _ = _readied(model, split)
     x = _test_part(model, split)[0][: settings.examples]
-    return compare_handlers(
+    return compare_handling(
         model,
         x,
         predicted(model, x),
         k=settings.k,
-        explain=explainer_of(settings, split),
-        budget=Budget(radius=max(settings.epsilons), steps=100),
-        threat=threat_of(settings, split),
+        explainer=explainer_of(settings, split),
+        perturbation=perturbation_of(settings, split).at(max(settings.epsilons)),
         seed=settings.seed,
     )
 
 
 def compared_by(
     model: nn.Module, split: Split, recipe: Recipe, examples: int
-) -> list[HandlerPoint]:
+) -> list[HandlingPoint]:
     """Every way to keep predictions at several step sizes, in the threat of a recipe."""
     evaluation = recipe.evaluation
     task = task_of(split, evaluation, measured_explanation(split.dataset, recipe))
     model = copy.deepcopy(model).to(DTYPES[evaluation.dtype]).eval()
     x = split.test.x[: min(examples, evaluation.examples)].to(DTYPES[evaluation.dtype])
-    return compare_handlers(
+    return compare_handling(
         model,
         x,
         predicted(model, x),
         k=evaluation.k,
-        explain=task.explain,
-        budget=evaluation.er,
-        threat=task.threat,
+        explainer=task.explain,
+        perturbation=task.perturbation,
+        budget=WalkBudget(steps=evaluation.er.steps, record_every=evaluation.record_every),
         step_sizes=[share * evaluation.er.radius for share in STEP_SHARES],
         outputs=task.outputs,
-        record_every=evaluation.record_every,
     )
 
 
-def example_rows(split: Split, findings: Findings) -> list[dict[str, Any]]:
+def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
     """A row for each example: P@k, attacked input and reasons at each radius, changes in words.
 
     Inputs are in original units, by the names of their columns. "nearest" is the cheapest input

@@ -26,7 +26,7 @@ from r2et.core.autograd import eval_mode
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
-from r2et.evaluation.evaluate import DTYPES, build_attack, evaluate, rows_at_once, task_of
+from r2et.evaluation.evaluate import DTYPES, attacked_by, budget_of, evaluate, task_of
 from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
 from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
 from r2et.methods import METHODS, Method, MethodEntry
@@ -36,6 +36,7 @@ from r2et.models import MODELS
 from r2et.models.building import build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
+from r2et.perturbations import one_of
 from r2et.training.stacked import Trained, by_network, fit_grid, in_turn, stacked
 from r2et.training.trainer import Candidate, FitSettings, fit, keeps_ranking, load, save
 
@@ -522,15 +523,23 @@ def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tu
     scores = [auc(model, valid.x.to(dtype), valid.y) for model in alone]
     explain = trained_explanation(split.dataset, recipe) or gradient
     task = task_of(split, recipe.evaluation, explain)
-    attack = build_attack(recipe.select_by, recipe.evaluation, task=task, seed=split.seed)
     stack = alone[0] if count == 1 else stacked(alone)
     x = valid.x[: recipe.valid_examples].to(dtype)
     # An attack splits what is too much for it; here, between examples and not between networks.
-    at_once = max(1, rows_at_once(recipe.select_by, recipe.evaluation, x) // count)
+    budget = budget_of(recipe.select_by, recipe.evaluation)
+    at_once = max(1, budget.rows_at_once(one_of(x).numel()) // count)
     reached = []
     for part in x.split(at_once):
         rows = in_turn(part.expand(count, *part.shape))
-        attacked = attack(stack, rows, predicted(stack, rows))
+        attacked = attacked_by(
+            recipe.select_by,
+            stack,
+            rows,
+            predicted(stack, rows),
+            recipe.evaluation,
+            task=task,
+            seed=split.seed,
+        )
         reached.append(by_network(attacked.precision, count))
     precisions = torch.cat(reached, dim=1).mean(1).tolist()
     return list(zip(scores, precisions, strict=True))

@@ -36,7 +36,7 @@ def captum_explainer(
     ask for outputs (FeatureAblation, Occlusion, ShapleyValueSampling, Lime, KernelShap), give
     numbers without a graph; IntegratedGradients, InputXGradient and DeepLift give one that is
     silently wrong. Such an explanation can be measured, and attacked by searches that follow no
-    slope: `strong_attack(..., effort=EnsembleBudget(starts=0, pairs=0))`. Whoever asks for its
+    slope: `attack(..., budget=EnsembleBudget(starts=0, pairs=0))`. Whoever asks for its
     slope is refused, unless a `guide`, an explainer of ours, lends its own: attacks then follow the
     slope of the guide and are judged by Captum's numbers.
     """

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.goals import ranking_goal
-from r2et.attacks.searches import check_slopes, projected_descent
+from r2et.attacks.search import check_slopes, projected_descent, ranking_goal
 from r2et.core.autograd import (
     everywhere,
     gradient_of,
@@ -110,7 +109,7 @@ def adversarial(
             lambda at: goal(explained(look.model, at, look.y)),
             x,
             start=ball.project(_in_ball(x, radius, look.draw), x),
-            threat=ball,
+            perturbation=ball,
             lengths=[2.5 * radius / (steps + 1)] * steps,
             blind=lambda: check_slopes(explained, look.model, x, look.y),
         )

@@ -97,22 +97,27 @@ def estimated_bend(
 
 @torch.no_grad()
 def neighbour(
-    look: BatchContext, margins: Callable[[Tensor], Tensor], threat: PerturbationSet, steps: int
+    look: BatchContext,
+    margins: Callable[[Tensor], Tensor],
+    perturbation: PerturbationSet,
+    steps: int,
 ) -> Tensor:
-    """A neighbour within the threat whose `margins`, (B,), are low, of the same prediction: like x.
+    """A neighbour within the set whose `margins`, (B,), are low, of the same prediction: like x.
 
     From a random place as far away as may be, a few steps down; where the predicted class changed
     on the way, half the way back, and again, at last to x itself.
     """
     x = look.x.detach()
-    place = x + threat.radius * threat.steepest(look.draw(x))
+    place = x + perturbation.radius * perturbation.steepest(look.draw(x))
     with eval_mode(look.model):
         for step in range(steps):
             with torch.enable_grad():
                 at = place.requires_grad_()
                 downhill = gradient_of(margins(at), at, create_graph=False)
-            move = threat.radius * FIRST_STEP * SHORTER**step * threat.steepest(downhill)
-            place = threat.relax(place.detach() - move, x)
+            move = (
+                perturbation.radius * FIRST_STEP * SHORTER**step * perturbation.steepest(downhill)
+            )
+            place = perturbation.relax(place.detach() - move, x)
     for halved in range(HALVINGS + 1):
         kept = (predicted(look.model, place) == look.y).view(-1, *(1,) * (x.ndim - 1))
         if kept.all():

@@ -114,7 +114,7 @@ def r2et(
         def gaps(at: Tensor) -> Tensor:
             return margin_of((explain or odds_saliency)(look.model, at, look.y), kept)
 
-        return -gaps(neighbour(look, gaps, threat, steps))
+        return -gaps(neighbour(look, gaps, perturbation, steps))
 
     def negative_margin_along(look: BatchContext) -> Tensor:
         assert follower is not None
@@ -134,7 +134,7 @@ def r2et(
             f"the gap at a neighbour needs a norm of {tuple(PERTURBATIONS)}, radius >= 0, "
             f"steps >= 0 and by = 'slope', got {norm!r}, {radius}, {steps} and {by!r}."
         )
-    threat = PERTURBATIONS[norm](radius=radius)
+    perturbation = PERTURBATIONS[norm](radius=radius)
     penalties: list[tuple[str, float, Penalty]] = []
     if thickness:
         at_x = negative_margin if by == "slope" else negative_margin_along

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from r2et.attacks.comparison import TOLERABLE, HandlerPoint
+from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Curve
 from r2et.experiments.tables import (
     BEST,
@@ -496,7 +496,7 @@ def plane(rows: Sequence[Row], colours: Colours) -> Drawing:
 
 
 def handlers(
-    points: Sequence[HandlerPoint], colours: Colours, *, tolerable: float = TOLERABLE
+    points: Sequence[HandlingPoint], colours: Colours, *, tolerable: float = TOLERABLE
 ) -> Drawing:
     """P@k against changed predictions, a panel for each goal: figure 6 of the paper.
 
@@ -534,7 +534,7 @@ def _star(colours: Colours) -> dict[str, Any]:
     return {"linestyle": "none", "marker": "*", "color": "none", **edge}
 
 
-def _marks(points: Sequence[HandlerPoint]) -> dict[str, tuple[str, str]]:
+def _marks(points: Sequence[HandlingPoint]) -> dict[str, tuple[str, str]]:
     """Colour and shape of each handler shown; one without its own takes one that is free."""
     names = list(dict.fromkeys(point.handler for point in points))
     free = [mark for name, mark in MARKS.items() if name not in names] or [("muted", "o")]
@@ -546,7 +546,7 @@ def _marks(points: Sequence[HandlerPoint]) -> dict[str, tuple[str, str]]:
 def _handlers(
     axes: Axes,
     goal: str,
-    points: Sequence[HandlerPoint],
+    points: Sequence[HandlingPoint],
     marks: Mapping[str, tuple[str, str]],
     colours: Colours,
 ) -> str:
@@ -585,10 +585,10 @@ def _handlers(
 
 
 def _side_by_side(
-    points: Sequence[HandlerPoint], wide: float, high: float
+    points: Sequence[HandlingPoint], wide: float, high: float
 ) -> dict[tuple[float, float], list[str]]:
     """The handlers at each place in percent, dots nearer than a cell of that size as one place."""
-    cells: dict[tuple[int, int], list[HandlerPoint]] = {}
+    cells: dict[tuple[int, int], list[HandlingPoint]] = {}
     for point in points:
         cell = round(100 * point.sensitivity / wide), round(100 * point.precision / high)
         cells.setdefault(cell, []).append(point)

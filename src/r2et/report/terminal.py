@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from r2et.attacks import ActionableSet, HandlerPoint, what_it_buys
-from r2et.attacks.comparison import TOLERABLE
+from r2et.actionable import ActionableSet, what_it_buys
+from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Audit
 from r2et.data.dataset import Split
-from r2et.experiments.attack_run import Findings, LabSettings
+from r2et.experiments.attack_run import AttackRun, AttackRunSettings
 from r2et.experiments.tables import (
     CHOSEN_LABEL,
     COLUMNS,
@@ -86,7 +86,7 @@ def _cell(value: dict[str, Any] | None, column: Column) -> str:
     return f"{column.show(value['mean'])}{spread}"
 
 
-def print_findings(findings: Findings, name: str, console: Console) -> None:
+def print_findings(findings: AttackRun, name: str, console: Console) -> None:
     """Print what an attack found as a table and sentences."""
     settings, lines = findings.settings, findings.table()
     k = settings.k
@@ -111,9 +111,9 @@ def print_findings(findings: Findings, name: str, console: Console) -> None:
     )
     for sentence in _findings_in_words(findings):
         console.print(sentence)
-    if isinstance(findings.threat, ActionableSet):
+    if isinstance(findings.perturbation, ActionableSet):
         console.print("\nAn epsilon of 1 buys")
-        for bought in what_it_buys(findings.threat):
+        for bought in what_it_buys(findings.perturbation):
             console.print(f"  {bought}")
     if findings.alarms or findings.preflight:
         console.print()
@@ -128,7 +128,7 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _explained(settings: LabSettings) -> str:
+def _explained(settings: AttackRunSettings) -> str:
     """The explainer in words: "grad (of the probability, gauge-free)"."""
     choices = [f"of the {settings.of}"]
     if settings.gauge_free:
@@ -138,14 +138,14 @@ def _explained(settings: LabSettings) -> str:
     return f"{settings.explainer} ({', '.join(choices)})"
 
 
-def _allowed(findings: Findings) -> str:
+def _allowed(findings: AttackRun) -> str:
     """Which inputs the attack may use, and what an epsilon measures."""
-    if isinstance(findings.threat, ActionableSet):
+    if isinstance(findings.perturbation, ActionableSet):
         return "Only what a person could change, at a price of epsilon; predictions stay."
     return "Every column may move, by an l2 distance of epsilon in scaled units; predictions stay."
 
 
-def _findings_in_words(findings: Findings) -> Iterator[str]:
+def _findings_in_words(findings: AttackRun) -> Iterator[str]:
     """What would expose a curve as hollow, a sentence each."""
     settings = findings.settings
     k, largest = settings.k, max(settings.epsilons)
@@ -194,7 +194,7 @@ def _findings_in_words(findings: Findings) -> Iterator[str]:
 
 
 def print_handlers(
-    points: Sequence[HandlerPoint], settings: LabSettings, split: Split, console: Console
+    points: Sequence[HandlingPoint], settings: AttackRunSettings, split: Split, console: Console
 ) -> None:
     """Print P@k and changed predictions of every handler and step size."""
     k, attacked = settings.k, min(settings.examples, len(split.test))

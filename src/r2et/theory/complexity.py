@@ -6,14 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.gaps import Gaps, Region, Scale
-from r2et.attacks.moo import PAIRS
-from r2et.attacks.pgd import ROWS_AT_ONCE
-from r2et.attacks.searches import BestSoFar, Outputs, prediction, ready
+from r2et.attacks.moo import Gaps, TrustRegion
+from r2et.attacks.search import AttackProblem, BestSoFar, Outputs, prediction, ready
 from r2et.core.autograd import eval_mode
 from r2et.core.rng import stream
 from r2et.explainers import Explainer, gradient
-from r2et.perturbations import UNSAID, L2Ball, PerturbationSet, agreed, one_of
+from r2et.perturbations import L2Ball, PerturbationSet, agreed, one_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,7 +26,7 @@ class Constants:
     """L_J, Lipschitz constant of the derivative of f: (B,)."""
 
 
-def iteration_bound(constants: Constants, region: Region) -> Tensor:
+def iteration_bound(constants: Constants, region: TrustRegion) -> Tensor:
     """At most so many iterations before `moo_attack` ends [Theorem 5.1]: (B,).
 
     With e = criticality * eps, each step taken lowers every target by eta * min(Delta, 1) * e or
@@ -40,9 +38,9 @@ def iteration_bound(constants: Constants, region: Region) -> Tensor:
     """
     bend = constants.slope_change + constants.residual_change / 2
     safe = (1 - region.eta) * region.least / bend
-    shortest = (region.gamma * safe).clamp(max=min(region.reach, 1.0))
+    shortest = (region.gamma * safe).clamp(max=min(region.trust_radius, 1.0))
     taken = (constants.fall / (region.eta * shortest * region.least)).floor()
-    refused = (torch.log(region.reach / safe) / -math.log(region.gamma)).clamp(min=0).ceil()
+    refused = (torch.log(region.trust_radius / safe) / -math.log(region.gamma)).clamp(min=0).ceil()
     bound: Tensor = taken + refused + 1
     return bound
 
@@ -53,23 +51,21 @@ def estimated_constants(
     y: Tensor,
     *,
     k: int,
-    explain: Explainer = gradient,
-    radius: float = UNSAID,
-    threat: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
-    region: Region = Region(),  # noqa: B008 - a frozen record
-    pairs: int = PAIRS,
-    scale: Scale = "relative",
-    guide: float | None = 8.0,
+    explainer: Explainer = gradient,
+    radius: float | None = None,
+    perturbation: PerturbationSet = L2Ball(),  # noqa: B008 - a frozen record
+    region: TrustRegion = TrustRegion(),  # noqa: B008 - a frozen record
     outputs: Outputs = prediction,
     points: int = 16,
     seed: int = 0,
 ) -> Constants:
     """Estimates of the constants from random points: the true ones can only be larger."""
-    within = agreed(threat, radius)
-    model, x = ready(model, x, y, ROWS_AT_ONCE)
+    within = agreed(perturbation, radius)
+    problem = AttackProblem(k=k, explainer=explainer, perturbation=within, outputs=outputs)
+    model, x = ready(model, x, y, region.rows_at_once(one_of(x).numel()))
     with eval_mode(model):
-        best = BestSoFar(model, explain, x, y, k, within, outputs)
-        goals = Gaps.around(best, pairs, scale, guide)
+        best = BestSoFar(model, x, y, problem)
+        goals = Gaps.around(best, region)
         first, here = goals.linearised(best.centre, region)
         fall, bend, turn = (torch.zeros_like(here.level) for _ in range(3))
         for offset in within.offsets(one_of(x), points, stream(seed, "constants")):

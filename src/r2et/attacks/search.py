@@ -1,13 +1,14 @@
-"""How an attacker looks for inputs: projected descent, and a log of the best input so far."""
+"""How an attacker looks for inputs: what is asked, goals, projected descent, the best so far."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.records import AttackResult
 from r2et.core.inputs import joined, packed
-from r2et.core.ranking import facing_weights, top_k_mask
+from r2et.core.ranking import facing_weights, margin_weights, top_k_mask
 from r2et.core.rng import noise_like, stream
 from r2et.explainers import (
     Explainer,
@@ -16,14 +17,105 @@ from r2et.explainers import (
     log_odds,
     logits_of,
 )
-from r2et.perturbations import PerturbationSet
+from r2et.perturbations import PerturbationSet, repeated
 
 Outputs = Callable[[nn.Module, Tensor], Sequence[Tensor]]
+Goal = Callable[[Tensor], Tensor]
+"""(saliency of x') -> what an attacker lowers, one number for each example."""
 
 
 def prediction(model: nn.Module, x: Tensor) -> Sequence[Tensor]:
     """The logits whose class an attack has to keep: those the model returns, (B, C)."""
     return (logits_of(model, x),)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttackProblem:
+    """What is attacked: the top k of an explanation, by admissible inputs that keep the outputs."""
+
+    k: int
+    explainer: Explainer
+    perturbation: PerturbationSet
+    outputs: Outputs = prediction
+    """The predictions whose classes must stay."""
+    seed: int = 0
+    until: float = math.inf
+    """No new search is begun after this time of `time.monotonic`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttackResult:
+    """Attacked inputs with what they did to the explanations, one row for each example."""
+
+    x: Tensor
+    """The most damaging input found that keeps the prediction: like the clean x."""
+    before: Tensor
+    """Explanation of the clean input: (B, n)."""
+    after: Tensor
+    """Explanation of the attacked input: (B, n)."""
+    precision: Tensor
+    """P@k between the two: (B,)."""
+    history: Tensor
+    """Lowest P@k so far at each recorded step: (T, B)."""
+    steps: Tensor
+    """The step numbers of `history`: (T,)."""
+    first_flip: Tensor
+    """First recorded step at which a top-k feature was gone, last step + 1 if none: (B,)."""
+    members: Mapping[str, Tensor] = field(default_factory=dict)
+    """The lowest P@k that each search of an ensemble reached by itself: (B,) each."""
+    last: Tensor | None = None
+    """Where a walk ended, which may have lost the prediction: like the clean x. None of others."""
+    outcome: Tensor | None = None
+    """How a multi-objective attack ended, an `Outcome` for each example: (B,). None of others."""
+
+    @property
+    def flipped(self) -> Tensor:
+        """Whether any top-k feature was displaced: (B,) booleans."""
+        return self.precision < 1
+
+
+# --- what is lowered -----------------------------------------------------------------------------
+
+
+def ranking_goal(before: Tensor, k: int) -> Goal:
+    """Mean gap h(x', i, j) over the pairs of a clean top-k feature i and any other j: ERAttack."""
+    weights = margin_weights(before, k)
+    return lambda saliency: (saliency * weights).sum(-1)
+
+
+def weighted_goal(before: Tensor, k: int, weights: Tensor) -> Goal:
+    """Mean of the clean top k minus mean of the rest, weighted: some pairs count more than others.
+
+    `weights` (B, n) are not negative; a side on which all are zero counts evenly.
+    """
+    top = top_k_mask(before, k)
+
+    def shares(side: Tensor) -> Tensor:
+        chosen = torch.where(side, weights.to(before), 0.0)
+        total = chosen.sum(-1, keepdim=True)
+        chosen = torch.where(total > 0, chosen, side.to(before))
+        return chosen / chosen.sum(-1, keepdim=True)
+
+    sides = shares(top) - shares(~top)
+    return lambda saliency: (saliency * sides).sum(-1)
+
+
+def distance_goal(before: Tensor) -> Goal:
+    """Minus the squared distance to the clean explanation, -||I(x) - I(x')||^2: MSE attack."""
+    return lambda saliency: -(saliency - before).square().sum(-1)
+
+
+def relative(goal: Goal) -> Goal:
+    """A goal on the explanation scaled to length one, so that shrinking all gaps does not help."""
+
+    def scaled(saliency: Tensor) -> Tensor:
+        length = saliency.norm(dim=-1, keepdim=True)
+        return goal(saliency / torch.where(length > 0, length, 1.0))
+
+    return scaled
+
+
+# --- what is asked of a model, and what is found --------------------------------------------------
 
 
 def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -73,11 +165,6 @@ def check_slopes(explain: Explainer, model: nn.Module, x: Tensor, y: Tensor) -> 
     )
 
 
-def repeated(x: Tensor, copies: int) -> Tensor:
-    """All examples once, then all of them again, and so on: (copies x B, ...)."""
-    return x.repeat(copies, *(1,) * (x.ndim - 1))
-
-
 def picked(values: Tensor, chosen: Tensor) -> Tensor:
     """For each example the copy chosen for it: (S, B, ...) -> (B, ...)."""
     return values[chosen, torch.arange(len(chosen), device=chosen.device)]
@@ -91,28 +178,20 @@ class CandidateEvaluator:
     another than y has none to keep.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        explain: Explainer,
-        x: Tensor,
-        y: Tensor,
-        k: int,
-        threat: PerturbationSet,
-        outputs: Outputs = prediction,
-    ) -> None:
-        self.model, self.explain, self.y, self.k = model, explain, y, k
-        self.threat, self.centre, self.outputs = threat, x, outputs
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, problem: AttackProblem) -> None:
+        self.model, self.centre, self.y = model, x, y
+        self.k, self.explain = problem.k, problem.explainer
+        self.perturbation, self.outputs = problem.perturbation, problem.outputs
         with torch.no_grad():
-            self.before = explain(model, x, y)
-            self.classes = [logits.argmax(-1) for logits in outputs(model, x)]
+            self.before = self.explain(model, x, y)
+            self.classes = [logits.argmax(-1) for logits in self.outputs(model, x)]
         self.attacked = keeps(model, x, y)
-        self.top = top_k_mask(self.before, k)
+        self.top = top_k_mask(self.before, self.k)
         self.x, self.after = x.clone(), self.before.clone()
         self.begin()
 
     def begin(self) -> None:
-        """Set what else a judge remembers to its value before anything was offered."""
+        """Set what else is remembered to its value before anything was offered."""
 
     def keeps(self, rows: Tensor) -> Tensor:
         """Whether all outputs are of their clean classes, for copies of the examples: (S x B,)."""
@@ -129,7 +208,7 @@ class CandidateEvaluator:
         shape = places.shape[:2]
         given = places.flatten(0, 1)
         with torch.no_grad():
-            rows = self.threat.project(given, repeated(self.centre, len(places)))
+            rows = self.perturbation.project(given, repeated(self.centre, len(places)))
             if saliency is None or not torch.equal(rows, given):
                 labels = self.y.repeat(len(places))
                 saliency = self.explain(self.model, rows, labels).unflatten(0, shape)
@@ -218,13 +297,13 @@ def projected_descent(
     x: Tensor,
     *,
     start: Tensor,
-    threat: PerturbationSet,
+    perturbation: PerturbationSet,
     lengths: Iterable[float],
     allowed: Callable[[Tensor], Tensor] | None = None,
     watch: Callable[[int, Tensor], None] = lambda step, found: None,
     blind: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Points of the threat's hull around x where each example's loss is lower than at `start`.
+    """Points of the set's hull around x where each example's loss is lower than at `start`.
 
     Steps of the given costs against the slope. Where a step would leave what is
     `allowed`, (B,) booleans, that example halves its steps and tries again from where it was.
@@ -242,7 +321,7 @@ def projected_descent(
         if downhill is None:
             blind()
             break  # the explanation is constant: there is no way down
-        moved = threat.relax(found - pace * length * threat.steepest(downhill), x)
+        moved = perturbation.relax(found - pace * length * perturbation.steepest(downhill), x)
         if allowed is not None:
             free = allowed(moved).view_as(pace)
             moved = torch.where(free, moved, found)
