@@ -113,11 +113,11 @@ def test_columns_of_words_are_told_from_columns_of_numbers(values: object, words
     assert np.isfinite(encoded(schema, table)).all()
 
 
-def test_labels_are_ordered_as_classes_are_and_missing_last() -> None:
+def test_labels_are_ordered_as_numbers_then_words_then_missing() -> None:
     table = pd.DataFrame({"a": pd.Categorical(["10", "9", "missing", "b", None, "a"])})
     (column,) = schema_of(table).attributes
     assert isinstance(column, Category)
-    assert column.labels == ("10", "9", "a", "b", "missing")
+    assert column.labels == ("9", "10", "a", "b", "missing")
     assert column.shares == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 6, 2 / 6])
 
 

@@ -273,6 +273,29 @@ def test_the_classifier_reads_written_numbers_and_dates(tmp_path: Path) -> None:
     assert "income: " in words.fit(X[:40].assign(income="1,5"), y[:40]).schema_.features[0].name
 
 
+def test_a_file_is_encoded_as_the_classifier_encodes_its_table(tmp_path: Path) -> None:
+    # Spaces, words for what is missing, and numbers among words mean the same in both.
+    table = pd.DataFrame(
+        {
+            "job": ["clerk", " smith", "?", "smith ", "", "NA"] * 5,
+            "grade": ["1", "2.0", "x", None, "01", "2"] * 5,
+            "age": [20.0, 30.0, None, 40.5, 50.0, 60.0] * 5,
+        }
+    )
+    fitted = StableClassifier(method="vanilla", k=2, epochs=1, random_state=0)
+    fitted.fit(table, ["no", "yes"] * 15)
+    assert fitted.get_feature_names_out().tolist() == [
+        *("job: clerk", "job: smith", "job: missing"),
+        *("grade: 01", "grade: 1", "grade: 2", "grade: x", "grade: missing"),
+        *("age", "age: missing"),
+    ]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    loaded = load_model(str(fitted.save(tmp_path / "clf.safetensors")))
+    source = source_for(str(tmp_path / "t.csv"), [loaded], settings_of({}, "here"))
+    torch.testing.assert_close(next(source.chunks(100)).x, fitted.encode(table), rtol=0, atol=0)
+    assert not source.notes
+
+
 # --- very many words ----------------------------------------------------------------------------
 
 

@@ -74,8 +74,17 @@ def fitted(
 ) -> Schema:
     """How the inputs of a surveyed table are encoded."""
     gaps = cast(Gaps, settings.missing)
-    found = (attribute_of(surveys[name], wishes[name], ADVICE, gaps) for name in inputs)
+    found = (
+        attribute_of(surveys[name], _of_few_rows(wishes[name], surveys[name]), ADVICE, gaps)
+        for name in inputs
+    )
     return Schema(tuple(_scaled(each, surveys[each.name], settings) for each in found))
+
+
+def _of_few_rows(wish: Wish, survey: Survey) -> Wish:
+    """The wish, that a single number is one in a column where the audited rows may be few."""
+    single = not survey.words and len(survey.different or ()) == 1
+    return replace(wish, kind="numeric") if single and wish.kind is None else wish
 
 
 def _scaled(attribute: Attribute, survey: Survey, settings: DataSettings) -> Attribute:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from r2et.data.features import MISSING
 from r2et.data.writing import NUMBER, Writing
 
 MISSING_WORDS = frozenset({"", "?", "na", "nan", "null"})
@@ -75,11 +74,6 @@ def ranked(words: Iterable[str]) -> list[str]:
     if all(NUMBER.fullmatch(word) for word in different):
         return sorted(different, key=lambda word: (float(word), word))
     return sorted(different)
-
-
-def ranked_with_missing(words: Iterable[str]) -> list[str]:
-    """The different words in their order, then "missing", joined to a word of that spelling."""
-    return [*ranked({*words} - {MISSING}), MISSING]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

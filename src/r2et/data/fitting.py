@@ -13,6 +13,7 @@ Of training rows whose columns have types already, those of numbers stay numbers
 its weight.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,6 @@ from r2et.data.cells import (
     Missing,
     Survey,
     ranked,
-    ranked_with_missing,
     word_in,
 )
 from r2et.data.features import MISSING
@@ -187,8 +187,7 @@ def attribute_of(column: Survey, wish: Wish, advice: Advice, gaps: Gaps = "mark"
     check_numbers(column, sure, advice)
     values = column.different
     many = values is None or len(values) > 2
-    alone = values is not None and len(values) == 1 and not column.absent
-    if column.words or not column.count or not (sure or many or alone):
+    if column.words or not column.count or not (sure or many):
         return _of_words(column, wish, advice)
     return Numeric(
         name=column.name,
@@ -216,8 +215,8 @@ def _of_words(column: Survey, wish: Wish, advice: Advice) -> Category:
     if not as_words and not binary:
         _check_words(column, len(labels), advice)
     check_categories(column.name, len(labels), advice.many)
-    if column.absent:
-        labels = ranked_with_missing(words)
+    if column.absent:  # joined to a word of that spelling
+        labels = [*ranked({*words} - {MISSING}), MISSING]
     return Category(
         name=column.name,
         labels=tuple(labels),
@@ -342,7 +341,7 @@ def _weighed_words(name: str, words: Values, weights: Floats, most: int | None) 
         frequent = sorted(shares.keys() - {MISSING}, key=lambda label: (-shares[label], label))
         rest = sum(shares.pop(label) for label in frequent[most:])
         shares[OTHER] = shares.get(OTHER, 0.0) + rest
-    labels = ranked_with_missing(shares) if MISSING in shares else ranked(shares)
+    labels = sorted(shares, key=_place_of_label)
     return Category(
         name=name,
         labels=tuple(labels),
@@ -351,3 +350,8 @@ def _weighed_words(name: str, words: Values, weights: Floats, most: int | None) 
         binary=len(labels) == 2,
         valued=True,
     )
+
+
+def _place_of_label(label: str) -> tuple[bool, float, str]:
+    """Numbers in their order, then words in theirs, "missing" last."""
+    return label == MISSING, float(label) if NUMBER.fullmatch(label) else math.inf, label
