@@ -36,8 +36,8 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Dataset, Scale, Split, from_frame, load
 from r2et.data.builtin import TABLES
-from r2et.data.dataset import TableStructure
 from r2et.data.schema import Category, Numeric, Schema
+from r2et.data.structure import TableStructure
 from r2et.explainers import gradient, predicted
 from r2et.perturbations import PerturbationSet
 from refusals import refusal

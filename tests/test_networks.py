@@ -1,3 +1,4 @@
+import os
 import pickle
 import zipfile
 from collections.abc import Callable, Mapping
@@ -28,9 +29,10 @@ from r2et.data.graphs import (
     read_graphs,
     upper_of,
 )
+from r2et.data.roots import VARIABLE
 from refusals import refusal
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(os.environ.get(VARIABLE, Path(__file__).parents[2] / "shared" / "data"))
 N, M = 20, 5
 NAMES = ("a", "b", "c", "d", "e")
 

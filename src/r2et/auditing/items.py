@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from r2et.attacks import EnsembleBudget
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns, check_labels
-from r2et.core.inputs import Inputs, Joined, upper_triangle
+from r2et.core.inputs import Inputs, Joined
 from r2et.core.limits import check_bytes
 from r2et.data.dataset import Dataset, Split
 from r2et.data.features import Feature, Scale
-from r2et.data.items import ItemStructure
+from r2et.data.structure import ItemStructure
 from r2et.evaluation.rendering import RenderSpec
 
 SHOWN = 50  # reasons, where there are many features
@@ -91,7 +91,7 @@ class Items:
     def of_split(cls, split: Split) -> "Items":
         """The test part of a data set, as the models of this package take it."""
         dataset, test = split.dataset, split.test
-        structure = ItemStructure.of(dataset)
+        structure = dataset.items
         pairs = test.rows.ndim > 1
         numbers = test.rows.tolist()
         return cls(
@@ -114,7 +114,7 @@ class Items:
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> "Items":
         """All items of a data set, one by one, as a model of the user's own takes them."""
-        structure = ItemStructure.of(dataset)
+        structure = dataset.items
         return cls(
             x=dataset.x.flatten(1),
             inputs=Inputs(pieces=(structure.piece,)),
@@ -171,7 +171,7 @@ class Items:
         return Columns(
             features=tuple(
                 Feature(name=name, group=name, kind="numeric", low=0.0, high=1.0)
-                for name in map(self._name, range(features))
+                for name in map(self._structure.feature_name, range(features))
             ),
             scale=Scale(fill=torch.zeros_like(shift), shift=shift, width=torch.ones_like(shift)),
             reach=free.double(),
@@ -199,34 +199,22 @@ class Items:
         raw = x + shift.to(x)
         low, high = self.bounds or ((float(raw.min()), float(raw.max())) if len(x) else (0.0, 1.0))
         return RenderSpec(
-            kind="network" if own.symmetric else "picture",
+            kind=self._structure.kind,
             piece=own,
             count=len(pieces) if alike else 1,
             low=low,
             high=high,
-            name=self._name,
+            name=self._structure.feature_name,
         )
 
-    def _name(self, number: int) -> str:
-        """A feature in words: an edge by its nodes, a pixel by its place."""
-        own = self._inputs.pieces[self.piece]
-        if own.symmetric:
-            rows, columns = self._ends
-            ends = (int(rows[number]), int(columns[number]))
-            return " \N{EN DASH} ".join(
-                self.nodes[end] if self.nodes else f"node {end + 1}" for end in ends
-            )
-        if len(own.shape) == 3:
-            channel, place = divmod(number, own.shape[1] * own.shape[2])
-            row, column = divmod(place, own.shape[2])
-            told = f"row {row + 1}, column {column + 1}"
-            alone = own.shape[0] > 1 and not self.channels
-            return f"channel {channel + 1}, {told}" if alone else told
-        return f"number {number + 1}"
-
     @cached_property
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        return upper_triangle(self._inputs.pieces[self.piece].shape[0], torch.device("cpu"))
+    def _structure(self) -> ItemStructure:
+        """What is known of the explained piece."""
+        return ItemStructure(
+            piece=self._inputs.pieces[self.piece],
+            nodes=self.nodes,
+            explained_channels=self.channels,
+        )
 
     @property
     def usual(self) -> AuditSettings:

@@ -1,12 +1,12 @@
 """Data: the sets known by name, the user's own tables and pictures, and how they are divided."""
 
 from r2et.data.builtin import DATASETS, load, read_items
-from r2et.data.dataset import Dataset, Part, Split, TableStructure
+from r2et.data.dataset import Dataset, Part, Split
 from r2et.data.features import Feature, Scale
 from r2et.data.frames import from_frame, read_csv
 from r2et.data.graphs import read_graphs
 from r2et.data.images import read_folder, read_image
-from r2et.data.items import ItemStructure
+from r2et.data.structure import ItemStructure, TableStructure
 
 __all__ = [
     "DATASETS",

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from r2et.core.naming import nearest
-from r2et.data.dataset import Dataset, TableStructure
+from r2et.data.dataset import Dataset
 from r2et.data.graphs import GRAPH_FILES, STORED, load_graphs, read_graphs
 from r2et.data.images import IMAGES, read_folder
 from r2et.data.roots import data_root
 from r2et.data.schema import Category, Schema
+from r2et.data.structure import TableStructure
 
 TABLES = ("adult", "bank", "compas")
 FILES = resources.files("r2et.data") / "files"

@@ -8,27 +8,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from r2et.core.inputs import Piece
 from r2et.core.rng import check_seed
 from r2et.data.division import SHARES, Division, Shares, shuffled
-from r2et.data.features import (
-    Feature,
-    Scale,
-    Scaling,
-    check_names,
-    check_values,
-    described,
-    exchangeable,
-    fit_scale,
-    one_hot,
-)
-
-Columns = tuple[int, ...]
+from r2et.data.features import Feature, Scale, Scaling
+from r2et.data.structure import InputStructure, ItemStructure, TableStructure
 
 PAIR_CLASSES = ("different", "same")
 DIGESTED = 4096  # rows at once
@@ -45,62 +32,6 @@ class Part:
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.rows)
-
-
-class InputStructure(Protocol):
-    """What one example is made of, and what follows for whoever trains on it or explains it."""
-
-    @property
-    def kind(self) -> Literal["table", "picture", "network"]:
-        """Rows of a table, pictures, or symmetric networks over common nodes."""
-
-    @property
-    def piece(self) -> Piece:
-        """The shape of one row or item."""
-
-    @property
-    def pairs(self) -> bool:
-        """Whether an example is two items, of which the first is explained."""
-
-    @property
-    def n(self) -> int:
-        """How many features an explanation has."""
-
-    @property
-    def explained(self) -> tuple[int, ...]:
-        """For each number of an example the feature it counts for, -1 for none; () for its own."""
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """The range of all numbers in original units, if they have one in common."""
-
-    @property
-    def one_hot(self) -> tuple[Columns, ...]:
-        """The column numbers of each one-hot group."""
-
-    @property
-    def exchangeable(self) -> tuple[Columns, ...]:
-        """The column numbers of each attribute whose value is one of several words."""
-
-    @property
-    def numeric(self) -> Columns:
-        """The column numbers of the numeric features."""
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """All that makes data of other structure other data, for their digest."""
-
-    def feature_name(self, number: int) -> str:
-        """An explained feature in words."""
-
-    def check(self, x: Tensor, name: str) -> None:
-        """Refuse values from which nothing can be learned."""
-
-    def scale_of(self, x: Tensor, train: Tensor, scaling: Scaling) -> Scale:
-        """How raw values become model inputs, by those of the training rows or pairs."""
-
-    def examples(self, raw: Tensor, scale: Scale) -> Tensor:
-        """Scaled model inputs, float32, of raw rows (P, ...) or pairs (P, 2, ...)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,93 +56,6 @@ class Split:
         one = data.x[0]
         shift = self.scale.shift.flatten()[: one.numel()].view_as(one)
         return (data.x[chosen] - shift).float(), data.y[chosen]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableStructure:
-    """Rows of a table: each column is a feature of its own."""
-
-    features: tuple[Feature, ...]
-
-    kind: ClassVar[Literal["table"]] = "table"
-    pairs: ClassVar[bool] = False
-    bounds: ClassVar[None] = None
-    explained: ClassVar[tuple[int, ...]] = ()
-
-    @property
-    def piece(self) -> Piece:
-        """One row of numbers."""
-        return Piece(shape=(self.n,))
-
-    @property
-    def n(self) -> int:
-        """Number of columns."""
-        return len(self.features)
-
-    @property
-    def group_names(self) -> tuple[str, ...]:
-        """Names of the groups, in the order of their first column."""
-        return tuple(dict.fromkeys(feature.group for feature in self.features))
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """For each column, the place of its group in `group_names`."""
-        places = {group: place for place, group in enumerate(self.group_names)}
-        return tuple(places[feature.group] for feature in self.features)
-
-    @property
-    def one_hot(self) -> tuple[Columns, ...]:
-        """The column numbers of each one-hot group."""
-        return one_hot(self.features)
-
-    @property
-    def exchangeable(self) -> tuple[Columns, ...]:
-        """The column numbers of each attribute whose value is one of several words."""
-        return exchangeable(self.features)
-
-    @property
-    def numeric(self) -> Columns:
-        """The column numbers of the numeric features."""
-        return tuple(i for i, feature in enumerate(self.features) if feature.kind == "numeric")
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """All that is known of the columns."""
-        return (self.features,)
-
-    def feature_name(self, number: int) -> str:
-        """The name of a column."""
-        return self.features[number].name
-
-    def check(self, x: Tensor, name: str) -> None:
-        """Refuse values that do not fit the columns or are infinite, and columns of one name."""
-        if x.ndim != 2 or x.shape[1] != self.n or self.n == 0 or x.dtype != torch.float64:
-            raise ValueError(
-                f"x must be float64 with one column for each of the {self.n} features (at least "
-                f"one), got shape {tuple(x.shape)} of {x.dtype}: make values and names agree."
-            )
-        check_names(self.features)
-        check_values(x, self.features)
-
-    def scale_of(self, x: Tensor, train: Tensor, scaling: Scaling) -> Scale:
-        """The scale of the training rows, which leaves columns of 0 and 1 as they are."""
-        return fit_scale(x[train], self.features, scaling)
-
-    def examples(self, raw: Tensor, scale: Scale) -> Tensor:
-        """Scaled rows: (P, d)."""
-        return scale.apply(raw).float()
-
-    def describe(self, raw_row: Tensor) -> dict[str, str]:
-        """The row's value for each group in words: {"age": "39 years", "education": "Masters"}.
-
-        A group that shows no valid category is described by its parts, "0.7 Masters + 0.3 School".
-        """
-        if raw_row.shape != (self.n,):
-            raise ValueError(
-                f"expected one row of {self.n} values, got shape {tuple(raw_row.shape)}: "
-                f"give x[i], in original units."
-            )
-        return described(self.features, raw_row.tolist())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -266,6 +110,15 @@ class Dataset:
         return self.structure
 
     @property
+    def items(self) -> ItemStructure:
+        """What pictures, networks or pairs of them are made of; refused for a table."""
+        if not isinstance(self.structure, ItemStructure):
+            raise ValueError(
+                f"this takes pictures or networks, but {self.name} is a table: leave it out."
+            )
+        return self.structure
+
+    @property
     def features(self) -> tuple[Feature, ...]:
         """The columns of a table."""
         return self.table.features
@@ -283,7 +136,7 @@ class Dataset:
     def digest(self) -> str:
         """Twelve hexadecimal digits that change with any value or name."""
         names = (self.name, self.target, self.classes, *self.structure.identity)
-        if not self.tabular:  # no embedded table stands in for another
+        if self.stand_in or not self.tabular:
             names = (*names, self.stand_in)
         digest = hashlib.sha256(repr(names).encode("utf-8", "surrogatepass"))
         for rows in self.x.split(DIGESTED):

@@ -16,7 +16,7 @@ import torch
 from r2et.core.limits import content_of
 from r2et.core.naming import nearest
 from r2et.data.cells import USUAL, Survey
-from r2et.data.dataset import Dataset, TableStructure
+from r2et.data.dataset import Dataset
 from r2et.data.encoder import values_in
 from r2et.data.fitting import (
     BLOCK,
@@ -31,6 +31,7 @@ from r2et.data.fitting import (
 )
 from r2et.data.reader import CsvReader, FrameReader, Reader
 from r2et.data.schema import Schema
+from r2et.data.structure import TableStructure
 
 ADVICE = Advice(
     category="name the column in categories",

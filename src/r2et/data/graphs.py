@@ -26,9 +26,9 @@ from r2et.core.limits import TEXT, TooLargeError, check_bytes, most_bytes
 from r2et.core.naming import nearest, one_line
 from r2et.data.dataset import Dataset
 from r2et.data.division import PAIRING, Pairing, folded_pairs
-from r2et.data.items import ItemStructure
 from r2et.data.matlab import archive_of, word
 from r2et.data.roots import find
+from r2et.data.structure import ItemStructure
 
 GRAPH_FILES = (".npz", ".mat", ".zip")
 PER_WORD = 64  # bytes of memory for a label or name

@@ -27,8 +27,8 @@ from r2et.core.limits import TooLargeError, check_bytes
 from r2et.core.naming import one_line
 from r2et.data.dataset import Dataset
 from r2et.data.division import SHARES, Shares, counted_pairs, hold_out, part_sizes, share_out
-from r2et.data.items import ItemStructure
 from r2et.data.roots import find
+from r2et.data.structure import ItemStructure
 
 Channels = Literal[1, 3]
 Size = tuple[int, int]
