@@ -330,14 +330,12 @@ def check_equal_counts(counts: NDArray[np.int64], path: Path) -> None:
 
 def check_once(graph: NDArray[np.int64], places: NDArray[np.int64], path: Path) -> None:
     """Refuse a graph that has a node label twice."""
-    order = np.lexsort((places, graph))
-    graph, places = graph[order], places[order]
-    again = np.flatnonzero((graph[1:] == graph[:-1]) & (places[1:] == places[:-1]))
-    if len(again):
+    pairs, counts = np.unique(np.stack([graph, places]), axis=1, return_counts=True)
+    if (counts > 1).any():
+        first, label = pairs[:, counts > 1][:, 0].tolist()
         raise ValueError(
-            f"a node label must name one place in every graph, but graph {graph[again[0]] + 1} of "
-            f"{path} has label {places[again[0]]} twice: such graphs have no common nodes to "
-            "compare."
+            f"a node label must name one place in every graph, but graph {first + 1} of {path} has "
+            f"label {label} twice: such graphs have no common nodes to compare."
         )
 
 
