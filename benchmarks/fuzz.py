@@ -572,7 +572,7 @@ def write_stores(folder: Path) -> None:
         raise KeyboardInterrupt
 
     place = dataclasses.replace(place, out=folder / "begun")
-    with unittest.mock.patch.object(importlib.import_module("r2et.auditing"), "write_table", stop):
+    with unittest.mock.patch("r2et.auditing.run.write_table", stop):
         command(place.audit(folder / "table.csv", "fuzzed:table", "--target", "default"))
     assert (folder / "begun" / "audit.sqlite").exists()
 

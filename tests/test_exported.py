@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from r2et.auditing.models import model_digest
 from r2et.auditing.pt2_operations import OPERATIONS, called, checked
 from r2et.auditing.pt2_program import MOST_PER_ROW, Exported, Slot, Step
 from r2et.auditing.pt2_reader import MOST_JSON, read_exported
+from r2et.auditing.subject import model_digest
 from r2et.core.autograd import eval_mode
 from r2et.models.smoothing import SoftLeaky, softened
 from refusals import refusal

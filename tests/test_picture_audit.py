@@ -25,7 +25,7 @@ from r2et.explainers import Gradient, predicted
 from r2et.report.audit_page import audit_html
 from refusals import refusal
 
-auditing = importlib.import_module("r2et.auditing")  # the module, not the function of its name
+auditing = importlib.import_module("r2et.auditing.run")
 QUICK = EnsembleBudget(rounds=1, starts=2, steps=6, points=4, moves=2, pairs=0, even=2, itself=True)
 SHAPE = (2, 5, 4)
 

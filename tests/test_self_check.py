@@ -24,6 +24,7 @@ from r2et.auditing import (
     auditor,
     checking,
     replay,
+    subject,
     to_json,
 )
 from r2et.certification import Certificate
@@ -161,6 +162,7 @@ def test_an_unbounded_proof_is_attacked_far_away(monkeypatch: pytest.MonkeyPatch
         )
 
     monkeypatch.setattr(auditor, "certify", endless)
+    monkeypatch.setattr(subject, "certify", endless)
     near = Table(x=rows(20)[:, :2].abs() / 10, names=["a", "b"])
     with pytest.raises(Contradiction) as caught:
         audit(Far(), near, **(QUICK | {"k": 1}))

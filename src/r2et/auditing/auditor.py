@@ -1,277 +1,36 @@
 """What is found out about each decision of a model: what is proved, and what an attack breaks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from r2et.attacks.pgd import flippable
 from r2et.attacks.radius import PAIRS, WALK
 from r2et.attacks.registry import attack_curve
-from r2et.auditing.models import model_digest
+from r2et.auditing.evidence import Evidence, Explained
 from r2et.auditing.settings import AuditSettings
+from r2et.auditing.subject import Subject
 from r2et.auditing.tables import Columns
 from r2et.certification.certificate import Certificate, certify
-from r2et.certification.replay import RecordedModel, record
-from r2et.core.autograd import eval_mode
-from r2et.core.exact import exact_copy
-from r2et.core.naming import briefly
 from r2et.core.one_hot import project_one_hot
-from r2et.core.ranking import check_k, order, precision_at_k, ties, top_k_mask
+from r2et.core.ranking import order, precision_at_k, ties, top_k_mask
 from r2et.core.rng import stream
-from r2et.explainers import (
-    Explainer,
-    Gradient,
-    check_inputs,
-    input_gradient,
-    log_odds,
-    predicted,
-    shaped,
-)
+from r2et.explainers import Explainer, Gradient, input_gradient, log_odds, predicted, shaped
 from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.thickness import thickness
-from r2et.models.smoothing import softened
 from r2et.perturbations import PERTURBATIONS
-from r2et.preflight.kinds import Finding
-from r2et.preflight.validation import repair, validate
 
 MANY = 20_000  # rows beyond which radii are not sought unless asked for
-PROBED = 64  # rows by which a model is examined before the audit
 BEYOND = (0.0, 1e-9, 1e-6, 1e-4)  # of the way to a broken input, where it is tried again
 MARGIN = 1e-10  # of a score by which a new reason must lead, more than any rounding
 INSIDE = 1 - 1e-7  # of a proved radius: nearer to its border, rounding has a say
 DRAWN_AT_ONCE = 2**18  # numbers of pictures and networks in one search, whose layers are large
 LEAST_TOGETHER = 16  # of them that are explained at once
 AROUND = 8  # neighbours, and points on the way to each, of which thickness is the mean
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
-    """A model as it is audited: repaired where it had to be, in float64, at prediction time."""
-
-    name: str
-    model: nn.Module
-    digest: str
-    classes: tuple[str, ...]
-    findings: tuple[tuple[Finding, bool], ...]
-    """What was found before the audit, and whether it was repaired."""
-    recorded: RecordedModel | None
-    """What it runs, as it is deployed and in float64, None if no certificate can be given."""
-    uncertified: str | None
-    """Why none can."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Explained:
-    """Inputs with their classes, log-odds of all classes (B, C), and signed slopes (B, n)."""
-
-    x: Tensor
-    y: Tensor
-    log_odds: Tensor
-    slopes: Tensor
-    ranked: Tensor
-
-    @property
-    def probability(self) -> Tensor:
-        """Of the class that is explained: (B,)."""
-        return torch.sigmoid(self.log_odds.gather(1, self.y[:, None]).squeeze(1))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Evidence:
-    """What was found out about B decisions, for each of E lengths where it depends on them."""
-
-    clean: Explained
-    tie: Tensor
-    certified: Tensor
-    """Radius within which the reasons are proved to stay, infinity if everywhere: (B,)."""
-    order: Tensor
-    """The same for their order, NaN where it was not sought: (B,)."""
-    certified_precision: Tensor
-    """(B, E)."""
-    weakest: Tensor
-    """The shown feature and the one that may replace it: (B, 2)."""
-    broken: Tensor
-    """Length of the shortest change found that replaces a reason, infinity if none was: (B,)."""
-    attacked_precision: Tensor | None
-    """(B, E), None without an attack."""
-    broken_by: Explained
-    """The inputs of those changes, the clean ones where there is none."""
-    worst: Explained
-    """The most damaging inputs found within the tolerance, where decisions are drawn."""
-    measures: dict[str, Tensor]
-    """By the fields of `Decision`; the costly ones of the first rows of the audit only."""
-
-
-def subject(
-    name: str,
-    model: nn.Module,
-    x: Tensor,
-    columns: Columns,
-    settings: AuditSettings,
-    classes: tuple[str, ...] | None,
-) -> Subject:
-    """The model made ready for an audit on rows like x, refused if it cannot be explained."""
-    check_k(settings.k, len(columns.features))
-    x = x[:PROBED].double()
-    digest = model_digest(model)
-    looked_at = x if columns.look is None else _moved(x, columns, settings)
-    ready = made_ready(name, model, x, settings.k, looked_at)
-    exact, x = ready.model, x.to(ready.device)
-    with torch.no_grad():
-        count = exact(x[:1]).shape[1]
-    if classes is not None and len(classes) != count:
-        raise ValueError(
-            f"the model {name} answers for {count} classes, but {len(classes)} are known "
-            f"({', '.join(classes)}): name them all by classes, in the order of its outputs."
-        )
-    recorded, uncertified = _recorded(ready, x, columns, settings)
-    return Subject(
-        name=name,
-        model=exact,
-        digest=digest,
-        classes=classes or tuple(map(str, range(count))),
-        findings=ready.findings,
-        recorded=recorded,
-        uncertified=uncertified,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Ready:
-    """A model as it is explained, where it computes, and what was found and cured before.
-
-    `deployed` is the same model in the precision it is used in.
-    """
-
-    model: nn.Module
-    deployed: nn.Module
-    device: torch.device
-    findings: tuple[tuple[Finding, bool], ...]
-
-
-def made_ready(
-    name: str, model: nn.Module, x: Tensor, k: int, looked_at: Tensor | None = None
-) -> Ready:
-    """The model as it is explained on rows like x, examined by `looked_at`, x itself unless given.
-
-    Refused if it cannot be explained.
-    """
-    _check_width(name, model, x)
-    model, stripped = _without_softmax(model)
-    own = _as_taken_by(model, x if looked_at is None else looked_at)
-    findings = [each for each in validate(model, own, k=k) if _matters(each, model)]
-    serious = [each for each in findings if each.severity == "error" and not each.repairable]
-    if serious:
-        raise ValueError(
-            f"the model {name} cannot be explained ({serious[0].kind}): {serious[0].problem} "
-            f"{serious[0].cure}"
-        )
-    cured = any(each.repairable for each in findings)
-    model = repair(model, own).model if cured else model
-    return Ready(
-        model=_exact(name, model, x.to(own.device)),
-        deployed=model,
-        device=own.device,
-        findings=(*stripped, *((each, each.repairable) for each in findings)),
-    )
-
-
-def _moved(x: Tensor, columns: Columns, settings: AuditSettings) -> Tensor:
-    """Neighbours of pictures: on a ground all of one shade, every pooling layer has a kink."""
-    kind = PERTURBATIONS[settings.norm]
-    region = kind(radius=settings.tolerance, scale=columns.reach, bounds=columns.bounds)
-    moves = region.offsets(x[0], len(x), stream(settings.seed, "preflight"))
-    return region.project(x + moves, x)
-
-
-def _matters(finding: Finding, model: nn.Module) -> bool:
-    """Whether a finding says something about an audit, whose attack follows smooth copies."""
-    return finding.kind != "no curvature" or softened(model, 1.0) is None
-
-
-def _as_taken_by(model: nn.Module, x: Tensor) -> Tensor:
-    """The inputs in the type and on the device of the model's weights."""
-    weights = [*model.parameters(), *model.buffers()]
-    return next((x.to(each) for each in weights if each.is_floating_point()), x)
-
-
-def _check_width(name: str, model: nn.Module, x: Tensor) -> None:
-    """Refuse a model whose first layer takes another number of inputs."""
-    first = next((part for part in model.modules() if isinstance(part, nn.Linear)), None)
-    wanted, given = None if first is None else first.in_features, x.shape[1]
-    try:
-        with torch.no_grad(), eval_mode(model):
-            model(_as_taken_by(model, x[:1]))
-    except Exception as problem:  # whatever the user's own model raises
-        expected = "" if wanted in (None, given) else f"expected {wanted} inputs, got {given}; "
-        raise ValueError(
-            f"the model {name} fails on a row of {given} inputs: {expected}{briefly(problem)}; "
-            "check which columns the table has and how they are encoded."
-        ) from problem
-
-
-def _without_softmax(model: nn.Module) -> tuple[nn.Module, list[tuple[Finding, bool]]]:
-    """The model without a softmax at its end, whose slopes a certificate could not follow."""
-    if type(model) is not nn.Sequential or not len(model):
-        return model, []
-    if not isinstance(model[-1], nn.Softmax | nn.LogSoftmax):
-        return model, []
-    done = Finding(
-        kind="probabilities",
-        where=str(len(model) - 1),
-        problem=f"The model ends with a {type(model[-1]).__name__}.",
-        effect="It returns probabilities instead of logits.",
-        cure="The logits before it were audited, which have the same probabilities.",
-        severity="error",
-        repairable=True,
-    )
-    return model[:-1], [(done, True)]
-
-
-def _exact(name: str, model: nn.Module, x: Tensor) -> nn.Module:
-    """A copy in float64 and at prediction time."""
-    try:
-        exact = exact_copy(model)
-        check_inputs(exact, x)
-    except ValueError:
-        raise
-    except Exception as problem:  # whatever the user's own model raises
-        raise ValueError(
-            f"the model {name} cannot compute in float64, as an audit does ({briefly(problem)}): "
-            "take casts to other types out of it."
-        ) from problem
-    return exact
-
-
-def _recorded(
-    ready: Ready, x: Tensor, columns: Columns, settings: AuditSettings
-) -> tuple[RecordedModel | None, str | None]:
-    """What a model runs at rows like x; or None, and why no certificate is known for it."""
-    if columns.counts:
-        return None, (
-            "certificates are about every number of an input by itself, and here several make one "
-            "feature (the channels of a pixel), or some are not explained (another item)."
-        )
-    try:
-        recorded = record(ready.deployed, _as_taken_by(ready.deployed, x))
-        certify(
-            recorded,
-            x[:2],
-            k=settings.k,
-            of=settings.explained,
-            perturbation=PERTURBATIONS[settings.norm](scale=columns.reach.to(x.device)),
-            epsilons=(settings.tolerance,),
-            radii=False,
-        )
-    except ValueError as problem:
-        return None, str(problem)
-    except Exception as problem:  # something in a model that nobody thought of
-        return None, briefly(problem)
-    return recorded, None
 
 
 class Auditor:

@@ -18,15 +18,11 @@ from torch import Tensor, nn
 
 from r2et import __version__
 from r2et.attacks.registry import attack
-from r2et.auditing.auditor import (
-    INSIDE,
-    Auditor,
-    Evidence,
-    made_ready,
-)
-from r2et.auditing.models import model_digest
+from r2et.auditing.auditor import INSIDE, Auditor
+from r2et.auditing.evidence import Evidence
 from r2et.auditing.records import from_json, to_json
 from r2et.auditing.settings import AuditSettings
+from r2et.auditing.subject import made_ready, model_digest
 from r2et.auditing.tables import Chunk
 from r2et.certification.certificate import certify
 from r2et.core.files import write_text

@@ -80,12 +80,10 @@ def _apart(model: Estimator) -> tuple[Pipeline | None, StableClassifier]:
     return steps, classifier
 
 
-def networks_of(models: Mapping[str, Any]) -> dict[str, nn.Module]:
-    """The network of each model: its own, or that of a fitted classifier."""
-    return {
-        name: _apart(each)[1].model_ if is_estimator(each) else each
-        for name, each in models.items()
-    }
+def network_of(model: Estimator) -> nn.Module:
+    """The network of a fitted classifier, or of that at the end of a pipeline."""
+    found: nn.Module = _apart(model)[1].model_
+    return found
 
 
 def _transformed(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2et.auditing.auditor import Evidence, Explained, Subject
+from r2et.auditing.evidence import Evidence, Explained
 from r2et.auditing.records import Change, CounterExample, Decision, Reason, verdict
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns
@@ -23,7 +23,7 @@ class Formatter:
     """Puts what was found out about the decisions of one model into records, words and units."""
 
     number: int
-    subject: Subject
+    classes: tuple[str, ...]
     columns: Columns
     settings: AuditSettings
 
@@ -51,7 +51,7 @@ class Formatter:
                     id=chunk.ids[i],
                     model=self.number,
                     label=chunk.labels[i],
-                    prediction=self.subject.classes[int(clean.y[i])],
+                    prediction=self.classes[int(clean.y[i])],
                     probability=probability[i],
                     verdict=verdict(certified[i], broken[i], settings.tolerance),
                     certified_radius=_finite(certified[i]),

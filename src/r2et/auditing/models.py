@@ -1,6 +1,5 @@
 """Models by name or file, as the command line takes them; nothing is ever unpickled."""
 
-import hashlib
 import importlib
 import sys
 from dataclasses import dataclass, field
@@ -29,7 +28,8 @@ class Loaded:
     name: str
     model: nn.Module
     recipe: dict[str, Any] = field(default_factory=dict)
-    classifier: StableClassifier | None = None
+    classifier: Any = None
+    """A `StableClassifier` or a pipeline that ends in one, None for a bare network."""
     columns: tuple[str, ...] | None = None
     """The columns of a table that it takes, in order, None if nothing says so."""
 
@@ -130,14 +130,3 @@ def made(name: str) -> nn.Module:
             "logit for each class."
         )
     return found
-
-
-def model_digest(model: nn.Module) -> str:
-    """Twelve hexadecimal digits that change with any layer or weight."""
-    found = hashlib.sha256(repr(model).encode("utf-8", "replace"))
-    if (code := getattr(model, "code", None)) is not None:
-        found.update(str(code).encode())  # of a graph, which its repr does not show
-    for name, value in sorted(model.state_dict().items()):
-        found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        found.update(value.detach().double().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:12]

@@ -1,11 +1,14 @@
-"""Rows for models that this package trained: encoded and scaled as in their training."""
+"""The rows of an audit, whatever they come as, encoded and scaled as its models take them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from r2et.auditing.classifiers import table_for
-from r2et.auditing.column_names import with_columns
+import pandas as pd
+
+from r2et.auditing.classifiers import is_estimator, network_of, table_for
+from r2et.auditing.column_names import check_inputs_named, named_columns, with_columns
 from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.items import Items
@@ -16,9 +19,44 @@ from r2et.data.dataset import Dataset, Split
 from r2et.data.features import in_words
 from r2et.data.frames import read_csv
 
+Data = Source | Split | Dataset | pd.DataFrame | str | Path
 
-def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> Source:
-    """The rows of a CSV file or the test part of a known data set, as the models take them.
+
+def loaded(name: str, model: Any) -> Loaded:
+    """A model given in Python, with what it says about itself."""
+    if isinstance(model, Loaded):
+        return model
+    if is_estimator(model):
+        return Loaded(name=name, model=network_of(model), classifier=model)
+    return Loaded(name=name, model=model, columns=named_columns(model))
+
+
+def source_for(
+    data: Data, models: Sequence[Loaded], settings: DataSettings | None = None
+) -> Source:
+    """The rows to be audited as the models take them, whatever they come as."""
+    if isinstance(data, str | Path | pd.DataFrame):
+        return _read(data, models, settings or DataSettings())
+    if settings is not None:
+        raise ValueError(
+            "settings of columns are for a CSV file or a pandas table: say it in the Table itself."
+        )
+    if isinstance(data, Dataset):
+        data = data.split(0)
+    if isinstance(data, Split):
+        return Table.of_split(data) if data.dataset.tabular else Items.of_split(data)
+    if isinstance(data, Table):
+        columns = with_columns(DataSettings(), [each.columns for each in models]).columns
+        names = [feature.name for feature in data.columns.features]
+        if columns:
+            check_inputs_named(columns, names, names, data.name)
+    return data
+
+
+def _read(
+    data: str | Path | pd.DataFrame, models: Sequence[Loaded], settings: DataSettings
+) -> Source:
+    """The rows of a table or the test part of a known data set, as the models take them.
 
     A folder of pictures or a file of networks is a data set of one's own: all of it, or the test
     part for models that were trained on it.
@@ -27,6 +65,9 @@ def source_for(data: str, models: Sequence[Loaded], settings: DataSettings) -> S
     if fitted:
         return table_for(fitted, data, settings)
     trained = [each for each in models if "data" in each.recipe]
+    if isinstance(data, pd.DataFrame):
+        return CsvTable.at(data, with_columns(settings, [each.columns for each in models]))
+    data = str(data)
     if data in DATASETS:
         split = _split(load(data), trained)
         if not split.dataset.tabular:

@@ -1,0 +1,48 @@
+"""What was found out about some decisions, as tensors, before it is put into records."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Explained:
+    """Inputs with their classes, log-odds of all classes (B, C), and signed slopes (B, n)."""
+
+    x: Tensor
+    y: Tensor
+    log_odds: Tensor
+    slopes: Tensor
+    ranked: Tensor
+
+    @property
+    def probability(self) -> Tensor:
+        """Of the class that is explained: (B,)."""
+        return torch.sigmoid(self.log_odds.gather(1, self.y[:, None]).squeeze(1))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """What was found out about B decisions, for each of E lengths where it depends on them."""
+
+    clean: Explained
+    tie: Tensor
+    certified: Tensor
+    """Radius within which the reasons are proved to stay, infinity if everywhere: (B,)."""
+    order: Tensor
+    """The same for their order, NaN where it was not sought: (B,)."""
+    certified_precision: Tensor
+    """(B, E)."""
+    weakest: Tensor
+    """The shown feature and the one that may replace it: (B, 2)."""
+    broken: Tensor
+    """Length of the shortest change found that replaces a reason, infinity if none was: (B,)."""
+    attacked_precision: Tensor | None
+    """(B, E), None without an attack."""
+    broken_by: Explained
+    """The inputs of those changes, the clean ones where there is none."""
+    worst: Explained
+    """The most damaging inputs found within the tolerance, where decisions are drawn."""
+    measures: dict[str, Tensor]
+    """By the fields of `Decision`; the costly ones of the first rows of the audit only."""

@@ -1,0 +1,422 @@
+"""Run an audit: rows in chunks, each decision judged, kept, and added up at the end."""
+
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from r2et import __version__
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.auditing import checking
+from r2et.auditing.auditor import MANY, Auditor
+from r2et.auditing.checking import Contradiction, check
+from r2et.auditing.classifiers import Estimator
+from r2et.auditing.config import DataSettings, read_settings
+from r2et.auditing.csvs import CsvTable
+from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
+from r2et.auditing.exports import check_format, write_table
+from r2et.auditing.formatting import Formatter
+from r2et.auditing.items import Items
+from r2et.auditing.models import Loaded
+from r2et.auditing.notes import notes_of, preflight_of
+from r2et.auditing.records import (
+    SCHEMA,
+    Audit,
+    AuditedData,
+    AuditedFeature,
+    Decision,
+    Hashes,
+    table_columns,
+)
+from r2et.auditing.settings import AuditSettings
+from r2et.auditing.sources import Data, loaded, source_for
+from r2et.auditing.store import Store
+from r2et.auditing.subject import Subject, subject
+from r2et.auditing.summary import Tally, quotas
+from r2et.auditing.tables import Chunk, Columns, Source
+from r2et.certification.affine import Norm
+from r2et.core.files import clear_aside, held, write_text
+from r2et.core.limits import content_of
+from r2et.explainers import Quantity
+
+MOST_TOLD = 5000
+MOST_REASONS = 40_000  # of pictures and networks that are told in full, which have many each
+MOST_DRAWN = 50
+RECORD = "audit.json"
+ANSWERS = 8  # rows by whose answers a model is known again
+
+Model = nn.Module | Loaded | Estimator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How many decisions have been audited, of how many if that is known, and what goes on."""
+
+    done: int
+    total: int | None
+    what: str
+
+
+def ignore(progress: Progress) -> None:
+    """Show nothing."""
+
+
+def audit(
+    model: Model | Mapping[str, Model],
+    data: Data,
+    *,
+    k: int | None = None,
+    tolerance: float | None = None,
+    epsilons: Sequence[float] | None = None,
+    norm: Norm | None = None,
+    explained: Quantity = "probability",
+    project_one_hot: bool = False,
+    attack: str = "strong",
+    effort: EnsembleBudget | None = None,
+    radii: str | None = None,
+    rows: int | None = None,
+    measured: int | None = None,
+    chunk: int | None = None,
+    checked: float = 0.1,
+    seed: int = 0,
+    config: DataSettings | str | Path | None = None,
+    out: str | Path | None = None,
+    format: str = "csv",
+    on_progress: Callable[[Progress], None] = ignore,
+) -> Audit:
+    """Which reasons of a model, or of several by name, hold under changes of any length up to some.
+
+    A model is an `nn.Module`, a fitted `StableClassifier`, a pipeline that ends in one, or what
+    `load_model` gives. `data` are the rows: a `Table` of inputs as the model takes them, the test
+    part of a `Split`, or a pandas table or the path of a CSV file, about whose columns `config`
+    speaks. Pictures, networks and pairs of them are `Items`, a `Dataset`, whose split of seed 0 is
+    taken, or the path of one's own; the name of a known data set is its test part. The other
+    settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out` every
+    row is kept there as soon as it is audited, in bounded memory, and a killed audit goes on when
+    called again. A change found inside a proved radius stops it with a `Contradiction`.
+    """
+    check_format(format)
+    given: dict[str, Any] = dict(model) if isinstance(model, Mapping) else {"model": model}
+    if not given:
+        raise ValueError("an audit needs one model or more, got none.")
+    models = {name: loaded(name, each) for name, each in given.items()}
+    said = read_settings(config) if isinstance(config, str | Path) else config
+    source = source_for(data, list(models.values()), said)
+    named = {name: each.model for name, each in models.items()}
+    if isinstance(source, Items):
+        named = {name: source.prepared(each) for name, each in named.items()}
+    usual = usual_settings(source)
+    settings = AuditSettings(
+        k=usual.k if k is None else k,
+        tolerance=usual.tolerance if tolerance is None else tolerance,
+        epsilons=usual.epsilons if epsilons is None else tuple(epsilons),
+        norm=usual.norm if norm is None else norm,
+        explained=explained,
+        project_one_hot=project_one_hot,
+        attack=attack,
+        effort=usual.effort if effort is None else effort,
+        radii=usual.radii if radii is None else radii,
+        rows=rows,
+        measured=usual.measured if measured is None else measured,
+        chunk=usual.chunk if chunk is None and isinstance(source, Items) else chunk,
+        checked=checked,
+        seed=seed,
+    )
+    if out is not None:
+        return _audited(named, source, settings, Path(out), format, on_progress)
+    with TemporaryDirectory() as folder:
+        try:
+            found = _audited(named, source, settings, Path(folder), "csv", on_progress)
+        except Contradiction as wrong:
+            raise Contradiction(wrong.record, wrong.where) from None  # its folder will be gone
+    return replace(found, folder=None)
+
+
+def usual_settings(source: Source) -> AuditSettings:
+    """What is asked of the decisions of such rows unless somebody asks otherwise."""
+    return source.usual if isinstance(source, Items) else AuditSettings()
+
+
+def _audited(
+    models: Mapping[str, nn.Module],
+    source: Source,
+    settings: AuditSettings,
+    folder: Path,
+    format: str,
+    on_progress: Callable[[Progress], None],
+) -> Audit:
+    assert settings.chunk is not None
+    total = _smaller(source.length, settings.rows)
+    chunks = _limited(source.chunks(settings.chunk), settings.rows)
+    first = next(chunks, None)
+    if first is None:
+        raise ValueError(f"{source.name} has no rows: there is nothing to audit.")
+    _check_finite(first, source)
+    if settings.radii == "auto":
+        few = total is not None and total <= MANY
+        settings = replace(settings, radii="all" if few else "none")
+    on_progress(Progress(done=0, total=total, what="looking at the model"))
+    subjects = [
+        subject(name, model, first.x, source.columns, settings, source.classes)
+        for name, model in models.items()
+    ]
+    _check_alike(subjects)
+    doubted = _doubted(subjects, source, first)
+    plan = _plan(subjects, source, first, settings, format)
+    with held(folder):
+        clear_aside(folder)
+        with closing(Store(folder, plan)) as store:
+            if store.finished:
+                return _kept(folder, store.finished)
+            (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
+            work = [
+                (
+                    Auditor(each, source.columns, settings),
+                    Formatter(
+                        number=number,
+                        classes=each.classes,
+                        columns=source.columns,
+                        settings=settings,
+                    ),
+                )
+                for number, each in enumerate(subjects)
+            ]
+            done = 0
+            for number, chunk in enumerate(itertools.chain([first], chunks)):
+                _check_finite(chunk, source)
+                if number < len(store.digests):
+                    _check_same(chunk, store.digests[number], folder)
+                else:
+                    _add(chunk, done, work, store, settings, source.name)
+                done += len(chunk.rows)
+                on_progress(Progress(done=done, total=total, what="auditing decisions"))
+            on_progress(Progress(done=done, total=total, what="adding up"))
+            found = _found(subjects, source, settings, store, done, plan, doubted)
+            columns = table_columns(settings.epsilons, subjects[0].classes, [*first.subgroups[0]])
+            write_table(folder, format, columns, store.decisions())
+            text = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False)
+            write_text(folder / RECORD, text)
+            store.finish(_sum_of(text.encode()))
+    return replace(found, folder=folder)
+
+
+def _kept(folder: Path, expected: str) -> Audit:
+    """What a finished audit found."""
+    content = content_of(folder / RECORD) if (folder / RECORD).is_file() else b""
+    if _sum_of(content) != expected:
+        raise ValueError(
+            f"{folder} holds a finished audit whose {RECORD} is gone or was changed: delete the "
+            "folder, or choose another one."
+        )
+    return replace(Audit.from_json(json.loads(content)), folder=folder)
+
+
+def _sum_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _smaller(length: int | None, rows: int | None) -> int | None:
+    return length if rows is None else rows if length is None else min(length, rows)
+
+
+def _limited(chunks: Iterator[Chunk], rows: int | None) -> Iterator[Chunk]:
+    """The chunks up to a number of rows."""
+    left = math.inf if rows is None else rows
+    for chunk in chunks:
+        if left <= 0:
+            return
+        if len(chunk.rows) > left:
+            chunk = chunk.first(int(left))
+        left -= len(chunk.rows)
+        if chunk.rows:
+            yield chunk
+
+
+def _check_finite(chunk: Chunk, source: Source) -> None:
+    wrong = ~chunk.x.isfinite()
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"row {chunk.rows[row]} of {source.name} has no finite number for "
+            f"{source.columns.input_name(column)!r}: fill it in before the audit."
+        )
+
+
+def _check_alike(subjects: Sequence[Subject]) -> None:
+    for each in subjects[1:]:
+        if each.classes != subjects[0].classes:
+            raise ValueError(
+                f"models audited side by side answer for the same classes, but {each.name} has "
+                f"{len(each.classes)} and {subjects[0].name} {len(subjects[0].classes)}."
+            )
+
+
+def _check_same(chunk: Chunk, digest: str, folder: Path) -> None:
+    if chunk.digest != digest:
+        raise ValueError(
+            f"row {chunk.rows[0]} and those after it are not the ones that {folder} began with: "
+            "choose another folder."
+        )
+
+
+def _plan(
+    subjects: Sequence[Subject],
+    source: Source,
+    first: Chunk,
+    settings: AuditSettings,
+    format: str,
+) -> dict[str, Any]:
+    """All that decides what an audit finds, to know its folder by."""
+    told = {**asdict(settings), "format": format, "columns": source.columns.digest}
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "model": {each.name: each.digest for each in subjects},
+        # The first rows show labels, names and subgroups as well, which a file's digest does not.
+        "data": [source.digest, first.digest, *subjects[0].classes],
+        "settings": json.loads(json.dumps(told)),
+        "answers": {each.name: _answers(each, first) for each in subjects},
+    }
+
+
+def _doubted(subjects: Sequence[Subject], source: Source, first: Chunk) -> list[list[str]]:
+    """For each model what should make a reader doubt its audit."""
+    if source.columns.look is not None:
+        return [[] for _ in subjects]
+    seen = sample_of(source, first, subjects[0].classes)
+    of_table = doubts(seen, source.columns, source.target)
+    assumed = isinstance(source, CsvTable) and source.assumed
+    return [
+        [*of_table, *doubts_of_order(seen, source.columns, _scores(each), assumed)]
+        for each in subjects
+    ]
+
+
+def _scores(each: Subject) -> Callable[[Tensor], Tensor]:
+    """The logits of a model, wherever it computes."""
+    device = next((part.device for part in each.model.parameters()), torch.device("cpu"))
+
+    def scores(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = each.model(x.to(device))
+        return logits
+
+    return scores
+
+
+def _answers(each: Subject, first: Chunk) -> str:
+    """Twelve hexadecimal digits of a model's answers: code can change where no weight does."""
+    logits = _scores(each)(first.x[:ANSWERS]).flatten().tolist()
+    # Fewer digits than differ between machines.
+    told = " ".join(f"{value:.5e}" for value in logits)
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _add(
+    chunk: Chunk,
+    done: int,
+    work: Sequence[tuple[Auditor, Formatter]],
+    store: Store,
+    settings: AuditSettings,
+    where: str,
+) -> None:
+    """Audit the rows of a chunk by all models and keep what was found."""
+    measured = max(0, min(len(chunk.rows), settings.measured - done))
+    found = []
+    so_far = store.in_full.copy()
+    for auditor, formatter in work:
+        evidence = auditor.evidence(chunk.x, measured)
+        try:
+            checked = check(auditor, evidence, chunk, where, first=done == 0)
+        except Contradiction as contradiction:
+            raise contradiction.kept_in(store.folder) from None
+        look = formatter.columns.look
+        for i, decision in enumerate(formatter.decisions(chunk, evidence, checked)):
+            key = (decision.model, decision.verdict)
+            in_full = so_far[key] < _most_told(formatter.columns, settings) // len(work)
+            if in_full:
+                few = so_far[key] < MOST_DRAWN // len(work)
+                to_draw = few and decision.verdict == "broken" and look is not None
+                decision = formatter.in_full(decision, evidence, i, to_draw=to_draw)
+            so_far[key] += in_full
+            found.append((decision, in_full))
+    store.add(chunk.digest, found)
+
+
+def _most_told(columns: Columns, settings: AuditSettings) -> int:
+    """How many decisions are told in full."""
+    return MOST_TOLD if columns.look is None else min(MOST_TOLD, MOST_REASONS // settings.k)
+
+
+def _found(
+    subjects: Sequence[Subject],
+    source: Source,
+    settings: AuditSettings,
+    store: Store,
+    rows: int,
+    plan: Mapping[str, Any],
+    doubted: Sequence[Sequence[str]],
+) -> Audit:
+    """What the decisions that were kept amount to."""
+    classes, columns = subjects[0].classes, source.columns
+    tallies = [Tally(settings, classes) for _ in subjects]
+    for decision in store.decisions():
+        tallies[decision.model].add(decision)
+    joined = hashlib.sha256("".join(store.digests).encode()).hexdigest()[:12]
+    canonical = json.dumps(plan["settings"], sort_keys=True)
+    return Audit(
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        version=__version__,
+        hashes=Hashes(
+            model=plan["model"],
+            data=source.digest or joined,
+            settings=hashlib.sha256(canonical.encode()).hexdigest()[:12],
+        ),
+        settings=settings,
+        data=AuditedData(
+            name=source.name,
+            rows=rows,
+            features=tuple(
+                AuditedFeature(
+                    name=feature.name, unit=feature.unit, group=feature.group, immutable=still
+                )
+                for feature, still in zip(columns.features, columns.still, strict=True)
+            ),
+            classes=classes,
+            target=source.target,
+            kind=None if columns.look is None else columns.look.kind,
+            immutable=tuple(columns.immutable),
+            unit_of_eps=columns.unit_of_eps,
+        ),
+        models=tuple(
+            tally.summary(
+                each.name,
+                [preflight_of(*finding) for finding in each.findings],
+                [*doubts, *notes_of(each, tally, source, settings, rows, MOST_DRAWN)],
+            )
+            for each, tally, doubts in zip(subjects, tallies, doubted, strict=True)
+        ),
+        decisions=tuple(_chosen(store, tallies, _most_told(columns, settings))),
+    )
+
+
+def _chosen(store: Store, tallies: Sequence[Tally], most: int) -> list[Decision]:
+    """The decisions told in full: all, or the first of each verdict in proportion."""
+    left = [Counter(quotas(tally.counts, most // len(tallies))) for tally in tallies]
+    chosen = []
+    for decision in store.decisions(in_full=True):
+        if left[decision.model][decision.verdict] > 0:
+            left[decision.model][decision.verdict] -= 1
+            chosen.append(decision)
+    return sorted(chosen, key=lambda each: each.model)
