@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from r2et import Activations, Box, WalkBudget, attack, gradient, precision_at_k, read_image
+from r2et import Box, attack, precision_at_k, read_image
+from r2et.attacks import WalkBudget
 from r2et.core.rng import stream
-from r2et.explainers import predicted
+from r2et.explainers import Activations, gradient, predicted
 from r2et.models import MODELS
 from r2et.training.trainer import load
 

@@ -7,7 +7,7 @@ import r2et
 split = r2et.load("compas").split(seed=0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LeakyReLU(), torch.nn.Linear(32, 2))
 
-objective = r2et.Objective(model, r2et.r2et(k=8, thickness=0.1, gap="normalised"))
+objective = r2et.Objective(model, r2et.methods.r2et(k=8, thickness=0.1, gap="normalised"))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 for _ in range(20):
     for rows in torch.randperm(len(split.train)).split(256):

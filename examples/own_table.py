@@ -15,14 +15,14 @@ model, history = r2et.fit(
     model,
     split.train,
     split.valid,
-    r2et.r2et(k=3, thickness=0.1, gap="normalised"),
+    r2et.methods.r2et(k=3, thickness=0.1, gap="normalised"),
     r2et.FitSettings(epochs=10, batch=256),
 )
 print(f"validation AUC {history[-1].valid_auc:.3f}")
 
 x = split.test.x[:1]
 y = r2et.predicted(model, x)
-scores = r2et.Gradient(groups=data.table.groups)(model, x, y)[0]
+scores = r2et.explainers.Gradient(groups=data.table.groups)(model, x, y)[0]
 print("the first test row:", data.describe(data.x[split.test.rows[0]]))
 print("predicted:", data.classes[int(y)])
 for number in scores.argsort(descending=True)[:3].tolist():

@@ -104,7 +104,7 @@ def test_a_lightning_module_returns_it(tmp_path: Any) -> None:
     class Task(lightning.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.objective = r2et.Objective(tiny_mlp(), r2et.r2et(k=2, curvature=0.1))
+            self.objective = r2et.Objective(tiny_mlp(), r2et.methods.r2et(k=2, curvature=0.1))
 
         def training_step(self, batch: list[Tensor], number: int) -> Tensor:
             loss: Tensor = self.objective(*batch)
@@ -528,7 +528,7 @@ def test_attention_can_be_explained_trained_and_attacked(build: Callable[[], nn.
     model, x = drawn(build), numbers(6, 6)
     y, before = predicted(model, x), kernels()
     at = x.clone().requires_grad_()
-    for explain in (gradient, r2et.IntegratedGradients(points=3, rows_at_once=4)):
+    for explain in (gradient, r2et.explainers.IntegratedGradients(points=3, rows_at_once=4)):
         saliency = explain(model, at, y)
         (twice,) = torch.autograd.grad(saliency.sum(), at)
         assert twice.abs().max() > 0

@@ -441,7 +441,7 @@ net = nn.Sequential(
 )
 x, y = torch.rand(2, 3, 224, 224), torch.tensor([0, 1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-r2et.Objective(net, r2et.r2et(k=8, explain=r2et.{name}))(x, y).backward()
+r2et.Objective(net, r2et.methods.r2et(k=8, explain=r2et.explainers.{name}))(x, y).backward()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
     done = subprocess.run(

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from r2et.actionable import actionable_set as actionable_set
-    from r2et.attacks.ensemble import EnsembleBudget as EnsembleBudget
-    from r2et.attacks.pgd import WalkBudget as WalkBudget
-    from r2et.attacks.radius import Curve as Curve
     from r2et.attacks.registry import attack as attack
     from r2et.attacks.registry import attack_curve as attack_curve
     from r2et.attacks.search import AttackResult as AttackResult
@@ -31,15 +28,8 @@ if TYPE_CHECKING:
     from r2et.data.graphs import read_graphs as read_graphs
     from r2et.data.images import read_folder as read_folder
     from r2et.data.images import read_image as read_image
-    from r2et.explainers import Activations as Activations
-    from r2et.explainers import Gradient as Gradient
-    from r2et.explainers import GradientTimesInput as GradientTimesInput
-    from r2et.explainers import IntegratedGradients as IntegratedGradients
-    from r2et.explainers import SmoothGrad as SmoothGrad
-    from r2et.explainers import gradient as gradient
     from r2et.explainers import predicted as predicted
     from r2et.methods import Method as Method
-    from r2et.methods import r2et as r2et
     from r2et.metrics.thickness import thickness as thickness
     from r2et.perturbations import Box as Box
     from r2et.perturbations import L2Ball as L2Ball
@@ -53,28 +43,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 WHERE = {
-    "Activations": "explainers",
     "AttackResult": "attacks.search",
     "Audit": "auditing",
     "Box": "perturbations",
     "Certificate": "certification",
-    "Curve": "attacks.radius",
     "Dataset": "data.dataset",
-    "EnsembleBudget": "attacks.ensemble",
     "FitSettings": "training.trainer",
-    "Gradient": "explainers",
-    "GradientTimesInput": "explainers",
     "Inputs": "core.inputs",
-    "IntegratedGradients": "explainers",
     "Items": "auditing",
     "Joined": "core.inputs",
     "L2Ball": "perturbations",
     "Method": "methods",
     "Objective": "training.objective",
     "Piece": "core.inputs",
-    "SmoothGrad": "explainers",
     "StableClassifier": "sklearn",
-    "WalkBudget": "attacks.pgd",
     "actionable_set": "actionable",
     "attack": "attacks.registry",
     "attack_curve": "attacks.registry",
@@ -82,11 +64,9 @@ WHERE = {
     "certify": "certification",
     "fit": "training.trainer",
     "from_frame": "data.frames",
-    "gradient": "explainers",
     "load": "data.builtin",
     "precision_at_k": "core.ranking",
     "predicted": "explainers",
-    "r2et": "methods",
     "read_csv": "data.frames",
     "read_folder": "data.images",
     "read_graphs": "data.graphs",

@@ -78,8 +78,8 @@ class _Refused(torch.autograd.Function):
     def backward(ctx: Any, *flows: Tensor) -> None:
         raise RuntimeError(
             f"Captum's {ctx.name} cannot be differentiated: give captum_explainer a guide, such as "
-            "r2et.gradient, whose slope is followed instead, or search without slopes by "
-            "EnsembleBudget(starts=0, pairs=0)."
+            "r2et.explainers.gradient, whose slope is followed instead, or search without slopes "
+            "by EnsembleBudget(starts=0, pairs=0)."
         )
 
 
