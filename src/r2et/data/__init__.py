@@ -4,7 +4,7 @@ from r2et.data.builtin import DATASETS, load, read_items
 from r2et.data.dataset import Dataset, Part, Split
 from r2et.data.features import Feature, Scale
 from r2et.data.frames import from_frame, read_csv
-from r2et.data.graphs import read_graphs
+from r2et.data.graphs import GraphFile, read_graphs
 from r2et.data.images import read_folder, read_image
 from r2et.data.structure import ItemStructure, TableStructure
 
@@ -12,6 +12,7 @@ __all__ = [
     "DATASETS",
     "Dataset",
     "Feature",
+    "GraphFile",
     "ItemStructure",
     "Part",
     "Scale",

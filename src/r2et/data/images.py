@@ -103,12 +103,12 @@ def mnist(root: Path | None = None) -> Dataset:
     """Pairs of the handwritten digits 3 and 8; they travel with the package and need no root."""
     path = resources.files("r2et.data") / "files" / "mnist_3_8.npz"
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        pictures = [stored["X_train"][:, None], stored["X_test"][:, None]]
+        images = [stored["X_train"][:, None], stored["X_test"][:, None]]
         digits = np.concatenate([stored["y_train"], stored["y_test"]])
-    divide = partial(counted_pairs, name="mnist", training=len(pictures[0]), counts=DIGIT_PAIRS)
+    divide = partial(counted_pairs, name="mnist", training=len(images[0]), counts=DIGIT_PAIRS)
     return Dataset(
         name="mnist",
-        x=as_items(pictures),
+        x=as_items(images),
         y=torch.from_numpy(digits == int(DIGITS[1])).long(),
         structure=image_structure((1, 28, 28), pairs=True),
         classes=DIGITS,
@@ -127,8 +127,8 @@ def cifar10(root: Path | None = None) -> Dataset:
         source=CIFAR_SOURCE,
     )
     read = read_cifar_batches if path.is_dir() else read_cifar_subset
-    pictures, labels, training = read(path)
-    items = as_items(pictures)
+    images, labels, training = read(path)
+    items = as_items(images)
     tested = len(items) - training
     subset = (
         f"a subset of CIFAR-10: {training:,} + {tested:,} of {CIFAR_IMAGES:,} pictures"
@@ -260,9 +260,9 @@ def read_cifar_subset(path: Path) -> Labelled:
             f"{path} must name the classes {', '.join(CIFAR_CLASSES)}, got "
             f"{', '.join(stored['classes'])}: fetch it again."
         )
-    pictures = [np.moveaxis(stored[key], -1, 1) for key in ("x_train", "x_test")]
+    images = [np.moveaxis(stored[key], -1, 1) for key in ("x_train", "x_test")]
     labels = np.concatenate([stored["y_train"], stored["y_test"]]).astype(np.int64)
-    return pictures, torch.from_numpy(labels), len(pictures[0])
+    return images, torch.from_numpy(labels), len(images[0])
 
 
 def read_cifar_batches(folder: Path) -> Labelled:
@@ -271,9 +271,9 @@ def read_cifar_batches(folder: Path) -> Labelled:
         read_batch(find(folder, (name,), what=f"{name} of CIFAR-10", source=CIFAR_SOURCE))
         for name in (*CIFAR_BATCHES, "test_batch")
     ]
-    pictures = [pixels for pixels, _ in batches]
+    images = [pixels for pixels, _ in batches]
     labels = torch.tensor([label for _, each in batches for label in each], dtype=torch.int64)
-    return pictures, labels, len(labels) - len(pictures[-1])
+    return images, labels, len(labels) - len(images[-1])
 
 
 class StoredType:
