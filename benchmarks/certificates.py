@@ -16,7 +16,8 @@ from r2et.data import Split, load
 from r2et.methods import METHODS, Method
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
-from r2et.training.trainer import FitSettings, fit
+from r2et.training.settings import FitSettings
+from r2et.training.trainer import fit
 
 TOP, DECISIONS, ATTACKED, PICTURES = 8, 1000, 100, 10
 EPSILONS, RADII = (0.1, 0.25, 0.5, 1.0), (0.1, 0.3, 1.0)

@@ -499,7 +499,7 @@ def write_bases(folder: Path) -> None:
 
     from r2et.models.building import build
     from r2et.sklearn import StableClassifier
-    from r2et.training.trainer import save
+    from r2et.training.checkpoint import save
 
     torch.manual_seed(0)
     draw = random.Random(0)

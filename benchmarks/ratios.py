@@ -26,8 +26,8 @@ from r2et.explainers import Gradient, gradient, predicted
 from r2et.methods import METHODS, Method
 from r2et.models import MODELS, mlp, structured
 from r2et.training.objective import Objective
+from r2et.training.settings import FitSettings
 from r2et.training.stacked import fit_grid
-from r2et.training.trainer import FitSettings
 
 BATCH, FEATURES, TOP = 256, 28, 8
 

@@ -17,7 +17,7 @@ from r2et.attacks import WalkBudget
 from r2et.core.rng import stream
 from r2et.explainers import Activations, gradient, predicted
 from r2et.models import MODELS
-from r2et.training.trainer import load
+from r2et.training.checkpoint import load
 
 ADMISSIBLE = Box(radius=1 / 255, bounds=(0.0, 1.0))
 BUDGET = WalkBudget(step=0.2 / 255, steps=10, record_every=2)

@@ -24,7 +24,7 @@ from r2et.experiments.runner import (
 )
 from r2et.experiments.tables import VANILLA, Row
 from r2et.methods import METHODS
-from r2et.training.trainer import load as load_model
+from r2et.training.checkpoint import load as load_model
 from reproduction.figure_numbers import facing_of
 from reproduction.targets import (
     HANDLERS_ROWS,

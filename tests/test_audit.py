@@ -66,7 +66,7 @@ from r2et.models import MODELS
 from r2et.perturbations import PERTURBATIONS
 from r2et.report.audit_page import audit_html
 from r2et.sklearn import StableClassifier
-from r2et.training.trainer import save
+from r2et.training.checkpoint import save
 from refusals import refusal
 from test_report import Outline
 

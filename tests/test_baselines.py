@@ -25,7 +25,8 @@ from r2et.metrics.thickness import thickness as measured_thickness
 from r2et.models import mlp
 from r2et.models.smoothing import with_softplus
 from r2et.training.objective import Objective
-from r2et.training.trainer import FitSettings, fit
+from r2et.training.settings import FitSettings
+from r2et.training.trainer import fit
 from refusals import refusal
 
 Draw = Callable[[Tensor], Tensor]

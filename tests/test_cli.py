@@ -27,7 +27,7 @@ from r2et.data import load
 from r2et.experiments import attack_run as laboratory
 from r2et.experiments.config import load_recipe
 from r2et.models import MODELS
-from r2et.training.trainer import save
+from r2et.training.checkpoint import save
 
 TINY = """
 line = "a tiny recipe for tests"

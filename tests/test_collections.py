@@ -25,7 +25,7 @@ from r2et.metrics.statistics import auc
 from r2et.models.building import build
 from r2et.models.linear import Product, fitted_logistic, fitted_product
 from r2et.perturbations import Box, L2Ball
-from r2et.training.trainer import load, save
+from r2et.training.checkpoint import load, save
 from refusals import refusal
 
 PIECE = Piece(shape=(2, 3, 4))

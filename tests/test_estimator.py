@@ -29,7 +29,9 @@ from r2et.explainers import EXPLAINERS, Gradient, predicted
 from r2et.methods import METHODS, Method
 from r2et.models import MODELS
 from r2et.sklearn import MODERATE, Reason, StableClassifier, held_out
-from r2et.training.trainer import FitSettings, fit, load
+from r2et.training.checkpoint import load
+from r2et.training.settings import FitSettings
+from r2et.training.trainer import fit
 from refusals import refusal
 
 BRIEF = StableClassifier(epochs=1, learning_rate=0.1, random_state=0)

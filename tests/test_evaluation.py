@@ -39,7 +39,8 @@ from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS
 from r2et.perturbations import L2Ball
-from r2et.training.trainer import FitSettings, fit
+from r2et.training.settings import FitSettings
+from r2et.training.trainer import fit
 
 SETTINGS = EvaluationSettings(
     k=4,

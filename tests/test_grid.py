@@ -25,6 +25,7 @@ from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.smoothing import softened
 from r2et.training.objective import Objective
+from r2et.training.settings import EpochRecord, FitSettings
 from r2et.training.stacked import (
     NUMBERS_AT_ONCE,
     StackedLinear,
@@ -35,7 +36,7 @@ from r2et.training.stacked import (
     stacked,
     unstacked,
 )
-from r2et.training.trainer import EpochRecord, FitSettings, fit, keeps_ranking
+from r2et.training.trainer import fit, keeps_ranking
 from refusals import refusal
 
 SHORT = FitSettings(epochs=3, batch=16)

@@ -40,7 +40,7 @@ from r2et.experiments.runner import fitted
 from r2et.explainers import EXPLAINERS, SmoothGrad, gradient
 from r2et.metrics.statistics import auc
 from r2et.perturbations import Box, L2Ball
-from r2et.training.trainer import save
+from r2et.training.checkpoint import save
 from refusals import refusal
 
 TINY: dict[str, Any] = {

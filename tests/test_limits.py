@@ -23,7 +23,7 @@ from r2et.data.reader import MOST_CHARACTERS, MOST_COLUMNS, CsvReader
 from r2et.models import MODELS
 from r2et.models.building import bounded, build
 from r2et.sklearn import StableClassifier
-from r2et.training.trainer import load, save
+from r2et.training.checkpoint import load, save
 from refusals import refusal
 
 MB = 10**6

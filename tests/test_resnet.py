@@ -21,7 +21,7 @@ from r2et.explainers import EXPLAINERS, Explainer, Gradient
 from r2et.models import MODELS
 from r2et.models.resnet import ResNet
 from r2et.models.smoothing import softened
-from r2et.training.trainer import load, save
+from r2et.training.checkpoint import load, save
 from refusals import refusal
 
 TINY: dict[str, Any] = {"channels": 2, "classes": 3, "width": 2}

@@ -47,7 +47,7 @@ from r2et.methods import METHODS, Method, MethodEntry
 from r2et.metrics.statistics import auc
 from r2et.models.building import build
 from r2et.models.smoothing import with_softplus
-from r2et.training import trainer as training
+from r2et.training import checkpoint
 from refusals import refusal
 
 TINY: dict[str, Any] = {
@@ -616,7 +616,7 @@ def test_a_saved_model_is_built_again_as_it_was(finished: tuple[Path, Any]) -> N
     split = compas().split(0)
     model, plan, epochs = fitted(split, tiny(), "vanilla", {})
     (file,) = (finished[0] / "models").rglob("vanilla-*.safetensors")
-    loaded, header = training.load(file)
+    loaded, header = checkpoint.load(file)
     assert header["model"] == plan == network_plan(compas(), tiny(), "vanilla")
     assert header["epochs"] == epochs == 1
     assert (header["seed"], header["method"], header["data"]) == (0, "vanilla", compas().digest)
@@ -805,7 +805,7 @@ def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -
     rows = run(compas(), recipe, seeds=1, out=tmp_path)
     assert all(row["schema"] == "retrain" for row in rows)
     split = compas().split(0)
-    found = {path: training.load(path) for path in tmp_path.rglob("*.safetensors")}
+    found = {path: checkpoint.load(path) for path in tmp_path.rglob("*.safetensors")}
     vanilla = next(model for model, header in found.values() if header["method"] == "vanilla")
     begun = fitted(split, recipe, "vanilla", {})[0]
     assert same_weights(vanilla, begun)  # trained from scratch, for five epochs

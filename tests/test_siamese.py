@@ -22,7 +22,7 @@ from r2et.models import MODELS
 from r2et.models.gcn import DenseGCN, GCNEmbedding, Normalise, propagation
 from r2et.models.siamese import Siamese, cosine, fit_single_head
 from r2et.models.smoothing import softened
-from r2et.training.trainer import load, save
+from r2et.training.checkpoint import load, save
 from refusals import refusal
 
 NODES = 5

@@ -22,7 +22,8 @@ from r2et.models import MODELS
 from r2et.models.additive import AdditiveNet
 from r2et.perturbations import L2Ball
 from r2et.training.objective import Objective
-from r2et.training.trainer import FitSettings, fit
+from r2et.training.settings import FitSettings
+from r2et.training.trainer import fit
 from refusals import refusal
 
 # The package's name of the function hides the module of the same name.

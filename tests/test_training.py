@@ -23,17 +23,9 @@ from r2et.explainers import gradient
 from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS, mlp
-from r2et.training.trainer import (
-    SCHEDULES,
-    Candidate,
-    EpochRecord,
-    FitSettings,
-    fit,
-    keeps_ranking,
-    load,
-    save,
-    select,
-)
+from r2et.training.checkpoint import load, save
+from r2et.training.settings import SCHEDULES, EpochRecord, FitSettings
+from r2et.training.trainer import Candidate, fit, keeps_ranking, select
 from refusals import refusal
 
 ROOT = Path(__file__).parents[1]
@@ -415,7 +407,7 @@ import sys
 from pathlib import Path
 from lightning_fabric import Fabric
 from test_training import fit, network, together
-from r2et.training.trainer import save
+from r2et.training.checkpoint import save
 
 fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
 fabric.launch()
@@ -564,7 +556,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         path.write_bytes(b"half")
         raise SafetensorError("no space left")
 
-    monkeypatch.setattr("r2et.training.trainer.save_file", full)
+    monkeypatch.setattr("r2et.training.checkpoint.save_file", full)
     message = refusal(lambda: save(file, network(1), {}))
     assert f"cannot write {file}: no space left" in message
     with pytest.raises(TypeError):

@@ -10,7 +10,8 @@ from r2et.data import Part, Split, load
 from r2et.explainers import predicted
 from r2et.methods import METHODS, Method
 from r2et.models import MODELS
-from r2et.training.trainer import FitSettings, fit
+from r2et.training.settings import FitSettings
+from r2et.training.trainer import fit
 
 
 @cache

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from r2et.preflight import validate as validate
     from r2et.sklearn import StableClassifier as StableClassifier
     from r2et.training.objective import Objective as Objective
-    from r2et.training.trainer import FitSettings as FitSettings
+    from r2et.training.settings import FitSettings as FitSettings
     from r2et.training.trainer import fit as fit
 
 __version__ = "0.1.0"
@@ -48,7 +48,7 @@ WHERE = {
     "Box": "perturbations",
     "Certificate": "certification",
     "Dataset": "data.dataset",
-    "FitSettings": "training.trainer",
+    "FitSettings": "training.settings",
     "Inputs": "core.inputs",
     "Items": "auditing",
     "Joined": "core.inputs",

@@ -53,7 +53,9 @@ from r2et.models.building import bounded, build
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import in_words
 from r2et.preflight.validation import cleared
-from r2et.training.trainer import SCHEDULES, FitSettings, Score, load, recipe_of, save, sizes_in
+from r2et.training.checkpoint import load, recipe_of, save, sizes_in
+from r2et.training.settings import SCHEDULES, FitSettings
+from r2et.training.trainer import Score
 from r2et.training.trainer import fit as train
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from r2et.core.archives import check_tensors
 from r2et.core.limits import json_of
 from r2et.core.naming import briefly
 from r2et.sklearn import StableClassifier
-from r2et.training.trainer import load
+from r2et.training.checkpoint import load
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 SAVE = "save its weights by safetensors.torch.save_file and give --model module:factory --weights"

@@ -22,7 +22,7 @@ from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS
 from r2et.models import ACTIVATIONS, MODELS
-from r2et.training.trainer import FitSettings
+from r2et.training.settings import FitSettings
 
 VANILLA = "vanilla"
 OWN = "own"

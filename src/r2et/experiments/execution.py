@@ -42,8 +42,8 @@ from r2et.experiments.runner import (
     train_unit,
     unit_print,
 )
+from r2et.training.checkpoint import load as load_model
 from r2et.training.trainer import Candidate, select
-from r2et.training.trainer import load as load_model
 
 BACKENDS = ("joblib", "dask")
 RETRIES = 2  # of a unit that fails on a cluster, where a worker may be out of memory or of space

@@ -37,8 +37,10 @@ from r2et.models.building import build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
 from r2et.perturbations import one_of
+from r2et.training.checkpoint import load, save
+from r2et.training.settings import FitSettings
 from r2et.training.stacked import Trained, by_network, fit_grid, in_turn, stacked
-from r2et.training.trainer import Candidate, FitSettings, fit, keeps_ranking, load, save
+from r2et.training.trainer import Candidate, fit, keeps_ranking
 
 LINEAR = "linear"
 NUMBERS_AT_ONCE = 2**20

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from r2et.core.naming import keyword_defaults
-from r2et.models.additive import AdditiveNet, OneFeatureUnits, undrawn
+from r2et.models.additive import AdditiveNet, OneFeatureUnits
 from r2et.models.gcn import DenseGCN, GCNEmbedding, NodeFeatures, Normalise
+from r2et.models.linear import undrawn
 from r2et.models.resnet import Norm, ResNet, Stem
 from r2et.models.siamese import Siamese, picture_embedding
 
@@ -35,16 +37,12 @@ def mlp(
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [undrawn(before, after), ACTIVATIONS[activation]()]
-    network = nn.Sequential(*layers, undrawn(sizes[-1], classes))
-    _draw_weights(network, generator)
-    return network
+    return _drawn(nn.Sequential(*layers, undrawn(sizes[-1], classes)), generator)
 
 
 def logistic(inputs: int, classes: int = 2, *, generator: torch.Generator) -> nn.Sequential:
     """Logistic regression, the control: of two classes its gradient points one way everywhere."""
-    network = nn.Sequential(undrawn(inputs, classes))
-    _draw_weights(network, generator)
-    return network
+    return _drawn(nn.Sequential(undrawn(inputs, classes)), generator)
 
 
 def structured(
@@ -68,17 +66,14 @@ def structured(
         units=units,
         sharpness=sharpness,
     )
-    _draw_weights(network, generator)
-    return network
+    return _drawn(network, generator)
 
 
 def siamese_cnn(
     classes: int = 2, *, activation: str = "relu", generator: torch.Generator
 ) -> Siamese:
     """A Siamese network of digits (B, 1, 28, 28) of `classes` kinds, drawn."""
-    network = Siamese(picture_embedding(ACTIVATIONS[activation]), 10, classes)
-    _draw_weights(network, generator)
-    return network
+    return _drawn(Siamese(picture_embedding(ACTIVATIONS[activation]), 10, classes), generator)
 
 
 def siamese_gcn(
@@ -101,9 +96,7 @@ def siamese_gcn(
         normalise=normalise,
         activation=ACTIVATIONS[activation],
     )
-    network = Siamese(embed, embedding, classes)
-    _draw_weights(network, generator)
-    return network
+    return _drawn(Siamese(embed, embedding, classes), generator)
 
 
 def gcn(
@@ -126,9 +119,7 @@ def gcn(
         normalise=normalise,
         activation=ACTIVATIONS[activation],
     )
-    network = nn.Sequential(embed, undrawn(embedding, classes))
-    _draw_weights(network, generator)
-    return network
+    return _drawn(nn.Sequential(embed, undrawn(embedding, classes)), generator)
 
 
 def resnet18(
@@ -158,12 +149,14 @@ def resnet18(
         std=std,
         activation=ACTIVATIONS[activation],
     )
-    _draw_weights(network, generator)
-    return network
+    return _drawn(network, generator)
 
 
-def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:
-    """Weights and biases from our own stream, as the library each layer is of draws them.
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def _drawn(network: Network, generator: torch.Generator) -> Network:
+    """The network, its weights from our own stream, as the library each layer is of draws them.
 
     Linear layers and convolutions uniform in +-1/sqrt(inputs), as torch; graph convolutions uniform
     in +-sqrt(6 / (inputs + outputs)) without bias, as PyTorch Geometric; convolutions of a ResNet
@@ -194,6 +187,7 @@ def _draw_weights(network: nn.Module, generator: torch.Generator) -> None:
     if isinstance(network, Siamese):
         network.classifier.weight.data.copy_(torch.tensor([[-1.0], [1.0]]))
         network.classifier.bias.data.zero_()
+    return network
 
 
 def _draw_normal(layer: nn.Conv2d, generator: torch.Generator) -> None:

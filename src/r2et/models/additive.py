@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.core.one_hot import check_groups, project_one_hot
+from r2et.models.linear import undrawn
 
 
 class OneFeatureUnits(nn.Module):
@@ -204,12 +205,6 @@ def _steepness(activation: nn.Module, z: Tensor) -> Tensor:
         z = z if z.requires_grad else z.detach().requires_grad_()
         (found,) = torch.autograd.grad(activation(z).sum(), z, create_graph=recording)
     return found
-
-
-def undrawn(inputs: int, outputs: int) -> nn.Linear:
-    """A layer whose weights are not drawn yet: torch would draw them from the global stream."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    return layer
 
 
 def _check_sizes(classes: int, curves: int, units: int, sharpness: float) -> None:

@@ -1,12 +1,14 @@
-"""Logistic regression fitted to its optimum: the control of every stability figure."""
+"""Linear layers, and logistic regression at its optimum: the control of every stability figure."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from r2et.core.rng import stream
-from r2et.models import logistic
-from r2et.models.additive import undrawn
+
+def undrawn(inputs: int, outputs: int) -> nn.Linear:
+    """A layer whose weights are not drawn yet: torch would draw them from the global stream."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    return layer
 
 
 def fitted_logistic(x: Tensor, y: Tensor, *, penalty: float = 1e-4) -> nn.Sequential:
@@ -23,16 +25,15 @@ def fitted_logistic(x: Tensor, y: Tensor, *, penalty: float = 1e-4) -> nn.Sequen
         raise ValueError(f"y must hold every class 0..{classes - 1}, but has no {sorted(missing)}.")
     control = LogisticRegression(C=1 / penalty, max_iter=2000, tol=1e-6)
     control.fit(x.double().cpu().numpy(), y.cpu().numpy())
-    network = logistic(x.shape[1], classes, generator=stream(0, "unused"))
+    layer = undrawn(x.shape[1], classes)
     weights, biases = np.asarray(control.coef_), np.asarray(control.intercept_)
     if classes == 2:
         weights = np.concatenate([-weights / 2, weights / 2])
         biases = np.concatenate([-biases / 2, biases / 2])
-    layer = _layer_of(network)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weights))
         layer.bias.copy_(torch.from_numpy(biases))
-    return network
+    return nn.Sequential(layer)
 
 
 class Product(nn.Module):

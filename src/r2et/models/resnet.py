@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from r2et.models.additive import undrawn
+from r2et.models.linear import undrawn
 
 Stem = Literal["small", "large"]
 Norm = Literal["batch", "none"]

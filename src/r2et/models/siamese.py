@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
-from r2et.models.additive import undrawn
+from r2et.models.linear import fitted_logistic, undrawn
 
 ROWS_AT_ONCE = 512
 
@@ -75,7 +75,6 @@ def fit_single_head(model: Siamese, items: Tensor, labels: Tensor) -> Siamese:
     The embeddings of `items` are what it sees, as at prediction time; nothing else is changed.
     """
     # Not above: it needs the table of models, which needs this file.
-    from r2et.models.linear import fitted_logistic
 
     head = model.single
     if (found := int(labels.max()) + 1) != head.out_features:

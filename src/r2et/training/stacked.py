@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from r2et.core.autograd import eval_mode, piecewise_linear
 from r2et.data.dataset import Part
 from r2et.explainers import check_inputs
-from r2et.methods import Method
+from r2et.methods.method import Method
 from r2et.metrics.statistics import auc
 from r2et.models.additive import OneFeatureUnits
 from r2et.training.objective import CLASSIFICATION, Objective
-from r2et.training.trainer import (
+from r2et.training.settings import (
     EpochRecord,
     FitSettings,
     check_weights,
