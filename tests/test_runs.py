@@ -211,7 +211,7 @@ def test_a_method_with_another_network_cannot_go_on_from_vanillas(
 def test_what_a_recipe_does_not_say_is_as_it_was() -> None:
     recipe = tiny()
     assert (recipe.datasets, recipe.schema) == ((), "scratch")
-    assert recipe.explainer.build() is gradient
+    assert recipe.explainer.build() == gradient
     assert EvaluationSettings().attacks == ("er", "mse", "strong", "applicant")
     assert not EvaluationSettings().gauge_free
     chosen = tiny(explainer={"name": "smooth-grad", "samples": 3, "variance": 1})
