@@ -154,13 +154,13 @@ def assert_true(
     y: Tensor,
     k: int,
     *,
-    explain: Explainer = gradient,
-    threat: PerturbationSet | None = None,
+    explainer: Explainer = gradient,
+    perturbation: PerturbationSet | None = None,
     outputs: Any = prediction,
     radii: list[float] = RADII,
 ) -> None:
     """Refuse a curve that differs from what its inputs do."""
-    threat = threat or L2Ball()
+    perturbation = perturbation or L2Ball()
     radii = sorted(radii)
     examples, features = curve.before.shape
     assert curve.epsilons.tolist() == pytest.approx(radii)
@@ -171,14 +171,14 @@ def assert_true(
     assert curve.nearest.shape == x.shape
     classes = [logits.argmax(-1) for logits in outputs(model, x)]
     with torch.no_grad():
-        torch.testing.assert_close(curve.before, explain(model, x, y))
+        torch.testing.assert_close(curve.before, explainer(model, x, y))
     for at, radius in enumerate(radii):
         found = curve.x[at]
         assert exactly_within(found, x, radius)
-        again = threat.at(radius).project(found, x)
+        again = perturbation.at(radius).project(found, x)
         torch.testing.assert_close(again, found, rtol=0, atol=16 * torch.finfo(x.dtype).eps)
         with torch.no_grad():
-            torch.testing.assert_close(curve.after[at], explain(model, found, y))
+            torch.testing.assert_close(curve.after[at], explainer(model, found, y))
         for logits, was in zip(outputs(model, found), classes, strict=True):
             assert torch.equal(logits.argmax(-1), was)
         same = precision_at_k(curve.before, curve.after[at], k)
@@ -188,10 +188,10 @@ def assert_true(
     assert (curve.precision[1:] <= curve.precision[:-1]).all()
     assert (curve.raw >= curve.precision).all()
     broken = curve.smallest.isfinite()
-    assert torch.equal(threat.cost(curve.nearest, x)[broken], curve.smallest[broken])
+    assert torch.equal(perturbation.cost(curve.nearest, x)[broken], curve.smallest[broken])
     assert torch.equal(curve.nearest[~broken], x[~broken])
     with torch.no_grad():
-        there = precision_at_k(curve.before, explain(model, curve.nearest, y), k)
+        there = precision_at_k(curve.before, explainer(model, curve.nearest, y), k)
     assert torch.equal(there < 1, broken)
     for logits, was in zip(outputs(model, curve.nearest), classes, strict=True):
         assert torch.equal(logits.argmax(-1), was)
@@ -240,9 +240,9 @@ def test_a_curve_of_any_explanation_is_true(explain: Explainer) -> None:
 def test_bounds_are_kept_by_the_whole_curve() -> None:
     model, x, _ = leaky_case()
     x = x.clamp(-0.6, 0.6)
-    y, threat = predicted(model, x), L2Ball(bounds=(-0.6, 0.6))
-    curve = curver("strong", RADII, k=2, perturbation=threat)(model, x, y)
-    assert_true(curve, model, x, y, 2, perturbation=threat)
+    y, perturbation = predicted(model, x), L2Ball(bounds=(-0.6, 0.6))
+    curve = curver("strong", RADII, k=2, perturbation=perturbation)(model, x, y)
+    assert_true(curve, model, x, y, 2, perturbation=perturbation)
     free = curver("strong", RADII, k=2)(model, x, y)
     for found in (curve.x, curve.nearest):
         assert (found.abs() <= 0.6).all()

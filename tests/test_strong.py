@@ -168,7 +168,7 @@ def test_batches_that_ran_out_of_time_are_joined(monkeypatch: pytest.MonkeyPatch
     "wrong", [{"rounds": -1}, {"points": -1}, {"sharpness": (0.0,)}, {"sharpness": (float("inf"),)}]
 )
 def test_an_effort_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="effort of a strong attack"):
+    with pytest.raises(ValueError, match="budget of a strong attack"):
         EnsembleBudget(**wrong)
 
 

@@ -133,9 +133,9 @@ def _check(way: AttackMethod, budget: Budget, seconds: float | None) -> None:
             f"this attack takes the budget {type(way.budget).__name__}, got a "
             f"{type(budget).__name__}: give the one, or choose another attack."
         )
-    if seconds is not None and not (way.timed and 0 < seconds < math.inf):
+    if seconds is not None and not (way.timed and 0 <= seconds < math.inf):
         raise ValueError(
-            f"a time limit is a positive number of seconds for an attack that looks at the clock, "
+            f"a time limit is a number of seconds >= 0 for an attack that looks at the clock, "
             f"got {seconds:g}: leave it out, or choose the attack 'strong'."
         )
 
