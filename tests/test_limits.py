@@ -12,7 +12,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from r2et.actionable import read_rules
-from r2et.auditing import CsvTable, Items, load_model, read_settings
+from r2et.auditing import CsvTable, ItemSource, load_model, read_settings
 from r2et.core import limits
 from r2et.core.archives import arrays_in, opened
 from r2et.core.files import read_rows
@@ -242,8 +242,8 @@ def test_a_picture_of_too_many_features_is_no_row_of_an_audit(
 ) -> None:
     small(monkeypatch)
     x = torch.rand(1, 1, 50, 50)
-    assert "2,500 features, would take" in refusal(lambda: Items(x=x))
-    assert len(Items(x=x[..., :20, :20]).columns.features) == 400
+    assert "2,500 features, would take" in refusal(lambda: ItemSource(x=x))
+    assert len(ItemSource(x=x[..., :20, :20]).columns.features) == 400
 
 
 # --- tables -----------------------------------------------------------------------------------

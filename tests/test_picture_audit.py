@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     DataSettings,
-    Items,
+    ItemSource,
     Loaded,
     Progress,
     audit,
@@ -39,8 +39,8 @@ def shown(count: int = 6, shape: tuple[int, ...] = SHAPE) -> Tensor:
     return torch.rand(count, *shape, generator=torch.Generator().manual_seed(1))
 
 
-def pictures(count: int = 6, **more: Any) -> Items:
-    return Items(
+def pictures(count: int = 6, **more: Any) -> ItemSource:
+    return ItemSource(
         x=shown(count),
         y=torch.arange(count) % 3,
         classes=("a", "b", "c"),
@@ -127,7 +127,7 @@ def test_matrices_are_told_by_their_nodes_and_only_some_pieces_change() -> None:
     for each in pair:
         each.diagonal(dim1=1, dim2=2).zero_()
     matrix = Piece(shape=(4, 4), symmetric=True)
-    items = Items(
+    items = ItemSource(
         x=pair,
         inputs=Inputs(pieces=(matrix, matrix)),
         changed=(1,),
@@ -150,7 +150,7 @@ def test_matrices_are_told_by_their_nodes_and_only_some_pieces_change() -> None:
 
 
 def test_single_grey_pictures_can_be_certified() -> None:
-    items = Items(x=shown(shape=(1, 3, 3)), bounds=(0.0, 1.0))
+    items = ItemSource(x=shown(shape=(1, 3, 3)), bounds=(0.0, 1.0))
     found = audit(net(9), items, k=2, tolerance=1e-4, effort=QUICK, measured=0)
     assert found.counts["certified"] > 0
     assert not any("No certificate" in note for note in found.models[0].notes)
@@ -161,12 +161,12 @@ def test_what_does_not_fit_is_refused() -> None:
         "k must lie in 1..19": lambda: audit(net(), pictures(), k=20),
         "no piece may change": lambda: pictures(changed=()),
         "rows must hold one value": lambda: pictures(rows=[1]),
-        "y must hold class numbers": lambda: Items(
+        "y must hold class numbers": lambda: ItemSource(
             x=shown(), y=torch.full((6,), 7), classes=("a", "b")
         ),
         "fails on a row of 40 inputs": lambda: audit(net(7), pictures(), k=2),
         "has no finite number for 'number 1'": lambda: audit(
-            net(), Items(x=shown() * torch.nan), k=2
+            net(), ItemSource(x=shown() * torch.nan), k=2
         ),
     }
     for words, call in calls.items():
@@ -220,7 +220,7 @@ def test_a_folder_of_pictures_is_audited_by_its_path(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Softplus(), nn.Linear(6, 2))
     loaded = [Loaded(name="mine", model=model)]
     source = source_for(str(tmp_path / "pets"), loaded, DataSettings())
-    assert isinstance(source, Items)
+    assert isinstance(source, ItemSource)
     assert source.length == 6
     assert source.classes == ("cat", "dog")
     assert usual_settings(source).tolerance == 0.02

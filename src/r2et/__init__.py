@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from r2et.attacks.registry import attack_curve as attack_curve
     from r2et.attacks.search import AttackResult as AttackResult
     from r2et.auditing import Audit as Audit
-    from r2et.auditing import Items as Items
+    from r2et.auditing import ItemSource as ItemSource
     from r2et.auditing import audit as audit
     from r2et.certification import Certificate as Certificate
     from r2et.certification import certify as certify
@@ -50,7 +50,7 @@ WHERE = {
     "Dataset": "data.dataset",
     "FitSettings": "training.settings",
     "Inputs": "core.inputs",
-    "Items": "auditing",
+    "ItemSource": "auditing",
     "Joined": "core.inputs",
     "L2Ball": "perturbations",
     "Method": "methods",

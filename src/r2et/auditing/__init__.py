@@ -3,7 +3,7 @@
 from r2et.auditing.checking import Contradiction, Refutation, Replayed, replay
 from r2et.auditing.config import DataSettings, FeatureSettings, read_settings, settings_of
 from r2et.auditing.csvs import CsvTable
-from r2et.auditing.items import Items
+from r2et.auditing.items import ItemSource
 from r2et.auditing.models import Loaded, load_model
 from r2et.auditing.records import SCHEMA, Audit, Decision, Summary, to_json
 from r2et.auditing.run import Progress, audit, usual_settings
@@ -20,7 +20,7 @@ __all__ = [
     "DataSettings",
     "Decision",
     "FeatureSettings",
-    "Items",
+    "ItemSource",
     "Loaded",
     "Progress",
     "Refutation",

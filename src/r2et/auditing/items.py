@@ -46,7 +46,7 @@ class Shaped(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Items:
+class ItemSource:
     """Pictures, symmetric matrices or pairs of them, as a model takes them, with their classes.
 
     `x` is a batch (B, C, H, W) or (B, m, m), or several batches for a model of several arguments;
@@ -88,7 +88,7 @@ class Items:
         _ = self.columns
 
     @classmethod
-    def of_split(cls, split: Split) -> "Items":
+    def of_split(cls, split: Split) -> "ItemSource":
         """The test part of a data set, as the models of this package take it."""
         dataset, test = split.dataset, split.test
         structure = dataset.items
@@ -112,7 +112,7 @@ class Items:
         )
 
     @classmethod
-    def of_dataset(cls, dataset: Dataset) -> "Items":
+    def of_dataset(cls, dataset: Dataset) -> "ItemSource":
         """All items of a data set, one by one, as a model of the user's own takes them."""
         structure = dataset.items
         return cls(

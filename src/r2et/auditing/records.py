@@ -347,6 +347,11 @@ class Audit:
         """How many decisions of the first model got each verdict."""
         return dict(self.models[0].counts)
 
+    @property
+    def page(self) -> Path | None:
+        """Where its page belongs, which `report.audit_page.write_audit_page` writes."""
+        return None if self.folder is None else self.folder / "audit.html"
+
     def to_json(self) -> dict[str, Any]:
         """The content of `audit.json`."""
         found: dict[str, Any] = to_json(self)

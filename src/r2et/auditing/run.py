@@ -27,7 +27,7 @@ from r2et.auditing.csvs import CsvTable
 from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
 from r2et.auditing.exports import check_format, write_table
 from r2et.auditing.formatting import Formatter
-from r2et.auditing.items import Items
+from r2et.auditing.items import ItemSource
 from r2et.auditing.models import Loaded
 from r2et.auditing.notes import notes_of, preflight_of
 from r2et.auditing.records import (
@@ -100,11 +100,11 @@ def audit(
     A model is an `nn.Module`, a fitted `StableClassifier`, a pipeline that ends in one, or what
     `load_model` gives. `data` are the rows: a `Table` of inputs as the model takes them, the test
     part of a `Split`, or a pandas table or the path of a CSV file, about whose columns `config`
-    speaks. Pictures, networks and pairs of them are `Items`, a `Dataset`, whose split of seed 0 is
-    taken, or the path of one's own; the name of a known data set is its test part. The other
-    settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out` every
-    row is kept there as soon as it is audited, in bounded memory, and a killed audit goes on when
-    called again. A change found inside a proved radius stops it with a `Contradiction`.
+    speaks. Pictures, networks and pairs of them are an `ItemSource`, a `Dataset`, whose split of
+    seed 0 is taken, or the path of one's own; the name of a known data set is its test part. The
+    other settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out`
+    every row is kept there as soon as it is audited, in bounded memory, and a killed audit goes on
+    when called again. A change found inside a proved radius stops it with a `Contradiction`.
     """
     check_format(format)
     given: dict[str, Any] = dict(model) if isinstance(model, Mapping) else {"model": model}
@@ -114,7 +114,7 @@ def audit(
     said = read_settings(config) if isinstance(config, str | Path) else config
     source = source_for(data, list(models.values()), said)
     named = {name: each.model for name, each in models.items()}
-    if isinstance(source, Items):
+    if isinstance(source, ItemSource):
         named = {name: source.prepared(each) for name, each in named.items()}
     usual = usual_settings(source)
     settings = AuditSettings(
@@ -129,7 +129,7 @@ def audit(
         radii=usual.radii if radii is None else radii,
         rows=rows,
         measured=usual.measured if measured is None else measured,
-        chunk=usual.chunk if chunk is None and isinstance(source, Items) else chunk,
+        chunk=usual.chunk if chunk is None and isinstance(source, ItemSource) else chunk,
         checked=checked,
         seed=seed,
     )
@@ -145,7 +145,7 @@ def audit(
 
 def usual_settings(source: Source) -> AuditSettings:
     """What is asked of the decisions of such rows unless somebody asks otherwise."""
-    return source.usual if isinstance(source, Items) else AuditSettings()
+    return source.usual if isinstance(source, ItemSource) else AuditSettings()
 
 
 def _audited(

@@ -11,7 +11,7 @@ from r2et.auditing.classifiers import is_estimator, network_of, table_for
 from r2et.auditing.column_names import check_inputs_named, named_columns, with_columns
 from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable
-from r2et.auditing.items import Items
+from r2et.auditing.items import ItemSource
 from r2et.auditing.models import Loaded
 from r2et.auditing.tables import Source, Table
 from r2et.data.builtin import DATASETS, load, read_items
@@ -44,7 +44,7 @@ def source_for(
     if isinstance(data, Dataset):
         data = data.split(0)
     if isinstance(data, Split):
-        return Table.of_split(data) if data.dataset.tabular else Items.of_split(data)
+        return Table.of_split(data) if data.dataset.tabular else ItemSource.of_split(data)
     if isinstance(data, Table):
         columns = with_columns(DataSettings(), [each.columns for each in models]).columns
         names = [feature.name for feature in data.columns.features]
@@ -72,14 +72,16 @@ def _read(
         split = _split(load(data), trained)
         if not split.dataset.tabular:
             _check_plain(settings, data)
-            return Items.of_split(split)
+            return ItemSource.of_split(split)
         _check_columns(settings, split)
         still = [name for name in settings.features if settings.of(name).immutable]
         subgroups = {name: _in_words(split, name) for name in settings.subgroups}
         return Table.of_split(split, immutable=still, subgroups=subgroups)
     if (found := read_items(Path(data))) is not None:
         _check_plain(settings, data)
-        return Items.of_split(_split(found, trained)) if trained else Items.of_dataset(found)
+        return (
+            ItemSource.of_split(_split(found, trained)) if trained else ItemSource.of_dataset(found)
+        )
     if not trained:
         return CsvTable.at(data, with_columns(settings, [each.columns for each in models]))
     if settings.target is None:

@@ -172,7 +172,7 @@ def audit_command(
             format=form,
             on_progress=show,
         )
-    page = write_audit_page(found, folder / "audit.html")
+    page = write_audit_page(found)
     if as_json:
         print(json.dumps(found.to_json()["models"], indent=1, allow_nan=False))
         return

@@ -29,8 +29,11 @@ NOT_MEASURED = "not measured"
 NBSP = "\u00a0"
 
 
-def write_audit_page(audit: Audit, path: Path) -> Path:
-    """The path, now holding the page of this audit."""
+def write_audit_page(audit: Audit, path: Path | None = None) -> Path:
+    """The path, that in the folder of the audit unless given, now holding its page."""
+    path = path or audit.page
+    if path is None:
+        raise ValueError("this audit has no folder for its page: audit with out=, or give a path.")
     return write_text(path, audit_html(audit))
 
 
