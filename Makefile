@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test slow bench imports strength exchange cheaper certificates soundness stream fuzz \
-	results lint clean
+	results docs wheel lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,10 @@ $(VENV)/.usable: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.testable: $(VENV)/.usable
 	$(INSTALL) --editable '.[test,lint]'
+	touch $@
+
+$(VENV)/.documented: $(VENV)/.testable
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 run: $(VENV)/.usable
@@ -58,6 +62,17 @@ fuzz: $(VENV)/.testable
 
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null
+
+docs: $(VENV)/.documented
+	$(BIN)/ruff check --quiet --select D1 --ignore D107 src
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: $(VENV)/.testable
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+	$(PYTHON) -m venv build/alone
+	build/alone/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	build/alone/bin/python tools/run_page.py docs/start/*.md
 
 lint: $(VENV)/.testable
 	$(BIN)/ruff check .

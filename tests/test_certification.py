@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from certified import NETWORKS, broken, labels, network, signed_gradient
-from certified_operations import Written, bent
 from closed_form import Linear, Quadratic, numbers
 from r2et import attack_curve
 from r2et.certification import Certificate, certificate, certify
@@ -164,23 +163,6 @@ def test_the_order_is_no_firmer_than_the_set() -> None:
     found = certify(model, inputs(shape, 20), k=K)
     assert (found.order_radius <= found.radius).all()
     assert (found.order_radius < found.radius).any()
-
-
-def test_the_order_has_a_radius_where_the_set_has_no_end() -> None:
-    # The line, three times as steep, keeps the set of the top; the bend changes the order in it.
-    model = Written(lambda own, x: own.last(bent(own, x) - 3 * x[:, :6]))
-    x = inputs((7,), 6, seed=2)
-    found = certify(model, x, k=K)
-    assert (found.radius == torch.inf).any()
-    assert (found.order_radius > 0).all()
-    assert (found.order_radius[found.radius == torch.inf] < torch.inf).any()
-    ordered = signed_gradient(model, x.clone().requires_grad_(), labels(model, x)).abs()
-    for seed in range(100):
-        move = numbers(*x.shape, seed=seed)
-        length = 0.999 * found.order_radius.clamp_max(1e3)[:, None]
-        place = x + length * move / move.norm(dim=-1, keepdim=True)
-        scores = signed_gradient(model, place.requires_grad_(), labels(model, x)).abs()
-        assert torch.equal(scores.argsort(1)[:, -K:], ordered.argsort(1)[:, -K:])
 
 
 def test_features_that_cannot_change_enlarge_the_radius() -> None:

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from made_results import row_of
+from r2et import __version__
 from r2et.attacks.comparison import compare_handling
 from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
 from r2et.attacks.pgd import WalkBudget
@@ -636,7 +637,7 @@ def test_help_and_version(r2et) -> None:
         assert "Usage" in shown
         assert "\N{FACTORY}" not in shown  # what markdown makes of a word between colons
     code, shown, _ = r2et("--version")
-    assert (code, shown.strip()) == (0, "0.1.0")
+    assert (code, shown.strip()) == (0, __version__)
 
 
 # --- faults -----------------------------------------------------------------------------------

@@ -2,14 +2,26 @@
 
 import re
 import runpy
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from r2et.attacks import ATTACKS
+from r2et.certification.layers import OPERATIONS
+from r2et.data.builtin import DATASETS
 from r2et.experiments.config import load_recipe
+from r2et.explainers import EXPLAINERS
+from r2et.methods import METHODS
+from r2et.metrics import METRICS
+from r2et.perturbations import PERTURBATIONS
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tools"))
+
+from run_page import blocks_of, run  # noqa: E402
+
 MAP = (ROOT / "docs" / "papers" / "map.md").read_text(encoding="utf-8")
 ROWS = [line for line in MAP.splitlines() if line.startswith("|") and "::" in line]
 
@@ -24,14 +36,47 @@ def test_every_function_and_test_of_the_map_exists(row: str) -> None:
     module, _, name = f"r2et.{code}".rpartition(".")
     assert hasattr(import_module(module), name), f"{code} does not exist"
     file, _, test = proof.partition("::")
-    assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+    assert f"def {test}(" in _test_file(file).read_text(encoding="utf-8")
+
+
+def _test_file(name: str) -> Path:
+    (path,) = (ROOT / "tests").rglob(name)
+    return path
 
 
 def test_local_links_of_the_documents_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)\)", prose):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+PAGES = sorted([*(ROOT / "docs" / "start").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")])
+REGISTRIES = (ATTACKS, DATASETS, EXPLAINERS, METHODS, METRICS, OPERATIONS, PERTURBATIONS)
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "docs" / "guides" / "training.md"], ids=lambda p: p.stem
+)
+def test_the_python_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [dict(each) for each in REGISTRIES]
+    assert blocks_of(page)
+    try:
+        run(page)
+    finally:
+        for registry, before in zip(REGISTRIES, kept, strict=True):
+            registry.clear()
+            registry.update(before)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_every_page_is_in_the_navigation(page: Path) -> None:
+    assert str(page.relative_to(ROOT / "docs")) in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
 
 
 def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,8 +88,9 @@ def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> N
     assert reasons.count("Reason(") == 5
     assert 0.5 < float(share) <= 1
     exec(compile(own_loop, "README.md", "exec"), {})
-    share = re.findall(r"0\.\d+|1\.", capsys.readouterr().out)[-1]
+    share, radius = re.findall(r"0\.\d+|1\.", capsys.readouterr().out)
     assert 0.5 < float(share) <= 1
+    assert 0 < float(radius) < 0.5
 
 
 def test_the_example_of_the_attack_laboratory_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from r2et.training.settings import FitSettings as FitSettings
     from r2et.training.trainer import fit as fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 WHERE = {
     "AttackResult": "attacks.search",

@@ -21,8 +21,8 @@ class Activation:
     `turns` are all places where the first derivative has an extremum. `limits` are upper bounds of
     the absolute second, third and fourth derivative on the whole line. A function of straight
     pieces has its `kinks` instead, and no curvature anywhere else. `straight` = (place, by how much
-    the value, by how much the derivative): beyond this place the function that runs is replaced by
-    a line, and is off what is written here by no more than that.
+    the value, by how much the slope): beyond this place the function that runs is replaced by a
+    line, and is off what is written here by no more than that.
     """
 
     value: Function
@@ -35,7 +35,7 @@ class Activation:
     straight: tuple[float, float, float] = (math.inf, 0.0, 0.0)
 
     def off(self, high: Tensor) -> tuple[Tensor, Tensor]:
-        """By how much value and derivative may be off for numbers up to `high`: like high each."""
+        """By how much value and slope may be off for numbers up to `high`: like high each."""
         place, of_value, of_derivative = self.straight
         beyond = high >= place - 1e-9 * min(abs(place), 1e300)
         value, derivative = (torch.where(beyond, by, 0.0) for by in (of_value, of_derivative))
@@ -76,8 +76,8 @@ def derivative_line(
 ) -> Line:
     """The derivative of the activation around z for numbers between `low` and `high`.
 
-    "tangent": along its derivative at z; "secant": along its chord; "flat": level, which is best
-    for intervals that are wide, and all there is for functions of straight pieces.
+    "tangent": along its slope at z; "secant": along its chord; "flat": level, which is best for
+    intervals that are wide, and all there is for functions of straight pieces.
     """
     return _widened(_derivative_line(activation, z, low, high, relaxation), activation.off(high)[1])
 
@@ -270,7 +270,7 @@ def gelu() -> Activation:
 
 
 def square() -> Activation:
-    """z^2: the derivative is a line, so that nothing is left to bound."""
+    """z^2: the slope is a line, so that nothing is left to bound."""
     return Activation(
         value=torch.square,
         derivative=lambda z: 2 * z,

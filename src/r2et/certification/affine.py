@@ -52,7 +52,7 @@ class AffineForm:
 class LinearMap:
     """A linear function of each example: `apply` (N, *S) -> (N, *T), `absolute` with |weights|.
 
-    `squared` has the squares of the weights, if they are known. `back` carries gradients the other
+    `squared` has the squares of the weights, if they are known. `back` carries slopes the other
     way; derivatives of the functions do unless it is given. `rounding` is like `absolute`, with
     weights as large as the sums of absolute terms of which those of `apply` were computed.
     """
@@ -76,7 +76,7 @@ class LinearMap:
         return replace(there, back=back)
 
     def transposed(self, shape: Sequence[int]) -> "LinearMap":
-        """The map that carries gradients back, to numbers of `shape` for each example."""
+        """The map that carries slopes back, to numbers of `shape` for each example."""
         if self.back is not None or self is UNCHANGED:
             return self.back or self
 

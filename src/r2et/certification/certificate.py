@@ -193,9 +193,7 @@ def _certified(
         many = x[0].numel() > MANY
         looks = steps if steps is not None else 1 if many else 16
         radius, weakest = search.widest(kept, looks, x.new_full((len(x),), FIRST_GUESS))
-        # A set that never changes says nothing of where its order does.
-        first = torch.where(radius < UNBOUNDED, radius, FIRST_GUESS)
-        order_radius, _ = search.widest(ordered, 0 if many else looks, first)
+        order_radius, _ = search.widest(ordered, 0 if many else looks, radius.clamp_max(UNBOUNDED))
         radius = torch.maximum(radius, order_radius)  # a search may end before it has found all
     precision = x.new_ones(len(x), len(epsilons))
     for column, epsilon in enumerate(epsilons):

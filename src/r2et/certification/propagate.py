@@ -1,4 +1,4 @@
-"""One way through a network within a region: affine forms are propagated there and back."""
+"""One way through a network within a region: affine forms travel there and back."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ WIDEST, LARGEST = 256, 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class ActivationNode:
-    """A signal on its way back meets the derivative of an activation at the numbers of a form."""
+    """A signal on its way back meets the slope of an activation at the numbers of a form."""
 
     activation: Activation
     at: AffineForm
@@ -38,7 +38,7 @@ Step = tuple[LinearMap | ActivationNode | AffineForm, tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class AffineMap:
+class Affine:
     """Numbers x W + c of the flattened input x: W (d, *S) and c (*S).
 
     `terms` (d, *S) and `offset_terms` (*S) bound the sums of absolute terms of which W and c were
@@ -51,11 +51,11 @@ class AffineMap:
     offset_terms: Tensor
     rounding: float = 0.0
 
-    def through(self, linear: LinearMap) -> "AffineMap":
+    def through(self, linear: LinearMap) -> "Affine":
         """What a linear map makes of it."""
         weights = linear.apply(self.weights)
         most = max(self.weights[0].numel(), weights[0].numel())
-        return AffineMap(
+        return Affine(
             weights,
             linear.absolute(self.terms),
             linear.apply(self.offset[None])[0],
@@ -63,9 +63,9 @@ class AffineMap:
             self.rounding + 2 * (most + 16) * torch.finfo(weights.dtype).eps,
         )
 
-    def plus(self, other: "AffineMap") -> "AffineMap":
+    def plus(self, other: "Affine") -> "Affine":
         """The sum of two."""
-        return AffineMap(
+        return Affine(
             self.weights + other.weights,
             self.terms + other.terms,
             self.offset + other.offset,
@@ -73,7 +73,7 @@ class AffineMap:
             max(self.rounding, other.rounding) + 4 * torch.finfo(self.weights.dtype).eps,
         )
 
-    def shifted(self, offset: Tensor) -> "AffineMap":
+    def shifted(self, offset: Tensor) -> "Affine":
         """Plus an offset."""
         return replace(
             self, offset=self.offset + offset, offset_terms=self.offset_terms + offset.abs()
@@ -128,15 +128,15 @@ class Value:
 
     place: int
     shape: tuple[int, ...]
-    compute: Callable[[], AffineForm]
+    made: Callable[[], AffineForm]
     folded: bool = False
-    affine: AffineMap | None = None
+    affine: Affine | None = None
     fixed: bool = False
 
     @cached_property
     def form(self) -> AffineForm:
         """What the numbers can be, computed where it is asked for."""
-        return self.compute()
+        return self.made()
 
     @property
     def dims(self) -> int:
@@ -154,7 +154,7 @@ class BoundPropagator:
 
     @classmethod
     def within(cls, region: Region, most: int) -> "BoundPropagator":
-        """A propagator that begins in a region."""
+        """A passage that begins in a region."""
         return cls(region, region.symbols(most))
 
     @property
@@ -169,7 +169,7 @@ class BoundPropagator:
         if d <= WIDEST:
             own = torch.eye(d, dtype=x.dtype, device=x.device).view(d, *x.shape[1:])
             nothing = torch.zeros_like(x[0])
-            affine = AffineMap(own, own, nothing, nothing)
+            affine = Affine(own, own, nothing, nothing)
         return Value(0, tuple(x.shape[1:]), self.region.form, affine=affine)
 
     @property
@@ -186,7 +186,7 @@ class BoundPropagator:
         if d > WIDEST or d * numbers.numel() > LARGEST:
             return found
         none = numbers.new_zeros(d, *numbers.shape)
-        return replace(found, affine=AffineMap(none, none, numbers, numbers.abs()))
+        return replace(found, affine=Affine(none, none, numbers, numbers.abs()))
 
     def put(self, form: AffineForm, *sources: tuple[Value, Sequence[Step]]) -> Value:
         """A new value, and how it came from others."""
@@ -200,7 +200,7 @@ class BoundPropagator:
 
     def sum(self, values: Sequence[tuple[Value, LinearMap]], offset: Tensor | None = None) -> Value:
         """The sum of linear maps of several values, plus an offset."""
-        affine = _affine_sum(values, offset)
+        affine = _sum(values, offset)
         if affine is not None:
             return self._of_input(affine)
         # The offset goes with the first, so that no form is made for it alone.
@@ -210,7 +210,7 @@ class BoundPropagator:
         ]
         return self.put(total(forms), *((value, [(by, value.shape)]) for value, by in values))
 
-    def _of_input(self, affine: AffineMap) -> Value:
+    def _of_input(self, affine: Affine) -> Value:
         """A value that is linear in the input.
 
         On its way back a signal takes one map instead of all on the way: what cancels in it need
@@ -243,7 +243,7 @@ class BoundPropagator:
         return replace(self.put(found, (value, [(node, value.shape)])), folded=value.folded)
 
     def back(self, signal: AffineForm, last: Value, relaxation: str) -> tuple[AffineForm, Symbols]:
-        """The gradient of signal'output by the input, as a form, and the symbols it is in.
+        """The slope of signal'output by the input, as a form, and the symbols it is in.
 
         `relaxation` is how the derivatives of activations are bounded.
         """
@@ -257,13 +257,13 @@ class BoundPropagator:
             for source, steps in edges:
                 found = here
                 for step in reversed(steps):
-                    found = self._pulled_back(found, step, symbols, relaxation)
+                    found = self._pulled(found, step, symbols, relaxation)
                 signals.setdefault(source, []).append(found)
         if 0 not in signals:
             return AffineForm.constant(self.region.x.new_zeros(len(self.region.x), *shape)), symbols
         return total(signals[0]), symbols
 
-    def _pulled_back(
+    def _pulled(
         self, signal: AffineForm, step: Step, symbols: Symbols, relaxation: str
     ) -> AffineForm:
         part, shape = step
@@ -275,30 +275,24 @@ class BoundPropagator:
         line = derivative_line(part.activation, part.at.centre, low, high, relaxation)
         derivative = scaled(symbols, part.at, line.rise)
         derivative = replace(derivative, centre=line.at)
-        quadratic = self._quadratic_error(part, low, high) if relaxation == "tangent" else None
+        quadratic = None
+        if relaxation == "tangent" and self._straight(part.at) and not part.activation.kinks:
+            least, most = third_range(part.activation, low, high)
+            # The rest of z moves its error by no more than this beyond what its moves do.
+            reach = (high - low) + part.at.rest
+            slack = torch.maximum(-least, most).clamp_min(0) * reach * part.at.rest
+            slack = slack + part.activation.off(high)[1]
+            quadratic = QuadraticError(
+                start=0,
+                moves=part.at.moves.flatten(2),
+                low=least.flatten(1).T,
+                high=most.flatten(1).T,
+                slack=slack.flatten(1).T,
+            )
         derivative = symbols.with_errors(derivative, line.low, line.high, quadratic)
         return self._promoted(product(symbols, signal, derivative), symbols)
 
-    def _quadratic_error(
-        self, node: ActivationNode, low: Tensor, high: Tensor
-    ) -> QuadraticError | None:
-        """What is known better of the errors of a tangent, where numbers move with the input."""
-        if node.activation.kinks or not self._moves_with_input_only(node.at):
-            return None
-        least, most = third_range(node.activation, low, high)
-        # The rest of z moves its error by no more than this beyond what its moves do.
-        reach = (high - low) + node.at.rest
-        slack = torch.maximum(-least, most).clamp_min(0) * reach * node.at.rest
-        slack = slack + node.activation.off(high)[1]
-        return QuadraticError(
-            start=0,
-            moves=node.at.moves.flatten(2),
-            low=least.flatten(1).T,
-            high=most.flatten(1).T,
-            slack=slack.flatten(1).T,
-        )
-
-    def _moves_with_input_only(self, form: AffineForm) -> bool:
+    def _straight(self, form: AffineForm) -> bool:
         """Whether numbers move with the input's symbols alone, but for rounding."""
         if not len(form.moves) == self.symbols.inputs > 0 or self.region.norm != "l2":
             return False
@@ -316,9 +310,7 @@ class BoundPropagator:
         return symbols.with_errors(bare, -form.rest, form.rest)
 
 
-def _affine_sum(
-    values: Sequence[tuple[Value, LinearMap]], offset: Tensor | None
-) -> AffineMap | None:
+def _sum(values: Sequence[tuple[Value, LinearMap]], offset: Tensor | None) -> Affine | None:
     """A sum of linear maps as one of the input, if it is and the map is not too large."""
     found = None
     for value, linear in values:

@@ -49,7 +49,7 @@ SAME_VALUE = frozenset(
 """Operations that give the numbers they are given."""
 
 WITHOUT_MEANING = {torch.ops.aten.convolution_backward.default: "bias_sizes"}
-"""Arguments that do not enter the input gradient: the shape of another result."""
+"""Arguments that do not enter the slope by the input: the shape of another result."""
 
 OUTSIDE = frozenset(
     {
@@ -87,7 +87,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What was executed from x to the logits and, given a signal, back to the gradient by x.
+    """What was executed from x to the logits and, given a signal, back to the slope by x.
 
     `gradient` is None where nothing led back to x.
     """
@@ -369,7 +369,7 @@ def _sources(given: Any) -> set[int]:
 
 
 def trimmed(recording: Recording) -> Recording:
-    """The recording without what neither logits nor gradient depend on."""
+    """The recording without what neither logits nor slope depend on."""
     ends = (recording.logits, recording.gradient)
     kept = needed(recording.nodes, ends)
     place = {old: new for new, old in enumerate(kept)}
@@ -453,7 +453,7 @@ def _is_nan(given: Any) -> bool:
 
 
 def program_of(model: nn.Module, x: Tensor) -> Program:
-    """The program that a model runs at inputs like x, (B, ...), which shows in its gradients too.
+    """The program that a model runs at inputs like x, (B, ...), which shows in its slopes too.
 
     Two recordings, of other inputs and other numbers of rows, must agree. Then the part from x to
     the logits is recorded by itself: if its way back is that of the model, operation by operation,

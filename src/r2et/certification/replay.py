@@ -1,6 +1,6 @@
 """A model with its recorded program, and the proof by trial that both are the same function.
 
-Before anything is proved, and again inside of what was proved, logits and gradients by the rules of
+Before anything is proved, and again inside of what was proved, logits and slopes by the rules of
 bounds are compared with those of the caller's own model through ordinary autograd.
 """
 
@@ -89,7 +89,7 @@ def _call(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def logits_and_gradients(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and the gradient of signal'logits by x, through ordinary autograd."""
+    """Logits and the slope of signal'logits by x, through ordinary autograd."""
     with torch.inference_mode(False), torch.enable_grad(), eval_mode(model):
         leaf = x.detach().clone().requires_grad_()
         logits = _call(model, leaf)
@@ -142,7 +142,7 @@ def _mixture(rows: int, recorded: RecordedModel, x: Tensor) -> Tensor:
 def _apart(
     program: Program, x: Tensor, signal: Tensor, logits: Tensor, gradient: Tensor, radius: float
 ) -> Tensor:
-    """Whether logits or gradients lie outside of what the rules give within the radius: (N,)."""
+    """Whether logits or slopes lie outside of what the rules give within the radius: (N,)."""
     with torch.no_grad():
         wide = radius * (1 + x.flatten(1).abs().amax(-1))
         region = Region(x=x, radius=wide, norm="linf", followed=False)

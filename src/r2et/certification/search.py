@@ -1,4 +1,4 @@
-"""How far pairs of features stay apart: sound lower bounds of margins, and a search by them."""
+"""How far pairs of features stay apart: sound lower bounds of their gaps, and a search by them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -73,7 +73,7 @@ class Task:
 
     @cached_property
     def relaxations(self) -> tuple[str, ...]:
-        """The relaxations of derivatives that differ for this network."""
+        """The ways of bounding slopes that differ for this network."""
         kinks = all(node.activation.kinks for node in self.activation_nodes)
         if kinks:
             return RELAXATIONS[-1:]
@@ -88,7 +88,7 @@ class Task:
     def gradients(
         self, x: Tensor, y: Tensor, radius: Tensor, relaxation: str
     ) -> tuple[AffineForm, Symbols]:
-        """All gradients that occur within the radius, in a relaxation: (B, n)."""
+        """All slopes that occur within the radius, bounded in a way: (B, n)."""
         region = Region(
             x=x, radius=radius, norm=self.norm, scale=self.scale, followed=relaxation != RANGES
         )
@@ -115,7 +115,7 @@ def _projected(one_hot: OneHot | None, d: int) -> LinearMap:
 
 
 def _signal(propagator: BoundPropagator, logits: Value, y: Tensor, of: Quantity) -> AffineForm:
-    """The gradient of the explained score by the logits, for all that occur: (B, C)."""
+    """The slope of the explained score by the logits, for all that occur: (B, C)."""
     count = logits.form.centre.shape[1]
     own = F.one_hot(y, count).to(logits.form.centre)
     if of == "logit":
@@ -166,9 +166,9 @@ class RadiusSearch:
     def widest(self, pairs: Tensor, looks: int, first: Tensor) -> tuple[Tensor, Tensor]:
         """The largest radius found at which all `pairs` (k, n) are apart, and who fails beyond it.
 
-        `first` (B,) is where the search begins. The least margin falls with the radius, about as a
+        `first` (B,) is where the search begins. The least gap falls with the radius, and about as a
         line minus a square: where a chord between a radius that holds and one that fails comes
-        down to zero, the margin does not. So a guess there holds, and one a little further fails.
+        down to zero, the gap does not yet. So a guess there holds, and one a little further fails.
         """
         margin = self._clean_margin(pairs)
         low, at_low = self._cheaply(pairs, margin, first)
@@ -199,9 +199,9 @@ class RadiusSearch:
     def _look(
         self, rows: Tensor, radius: Tensor, pairs: Tensor, best: Tensor, joint: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The least margin of each row and its pair.
+        """The least gap of each row and its pair.
 
-        `joint` rows are bounded by all relaxations, each pair by the best; the others by the one
+        `joint` rows are bounded in all ways, each pair by the best of them; the others by the way
         that is the best for all pairs of the row, which their first look finds and tells in `best`.
         """
         k, n = pairs.shape
@@ -228,14 +228,14 @@ class RadiusSearch:
         return least, self._closest(rows, margins, pairs)
 
     def _closest(self, rows: Tensor, margins: Tensor, pairs: Tensor) -> Tensor:
-        """The pair of features with the least margin: (B, 2)."""
+        """The pair of features with the least gap: (B, 2)."""
         closest = torch.where(pairs, margins, torch.inf).flatten(1).argmin(-1)
         ranked, n = self.ranked[rows], pairs.shape[1]
         shown = ranked.gather(1, (closest // n)[:, None])
         return torch.cat([shown, ranked.gather(1, (closest % n)[:, None])], -1)
 
     def _cheaply(self, pairs: Tensor, margin: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """A radius at which the pairs are apart by ranges alone, and the least margin there."""
+        """A radius at which the pairs are apart by ranges alone, and the least gap there: (B,)."""
         low, at_low = torch.zeros_like(margin), margin.clone()
         high, guess = torch.full_like(margin, torch.inf), first.clone()
         for _ in range(CHEAP_LOOKS):
@@ -254,11 +254,11 @@ class RadiusSearch:
         return low, at_low
 
     def _clean_margin(self, pairs: Tensor) -> Tensor:
-        """The least margin of the pairs at x itself: (B,)."""
+        """The least gap of the pairs at x itself: (B,)."""
         return torch.where(pairs, self._clean_margins(), torch.inf).flatten(1).amin(-1)
 
     def _clean_margins(self) -> Tensor:
-        """The margin of each pair at x itself, by rank: (B, k, n)."""
+        """The gap of each pair at x itself, by rank: (B, k, n)."""
         ranked = self.gradient.abs().gather(1, self.ranked)
         return ranked[:, : self.task.k, None] - ranked[:, None]
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from r2et.methods import METHODS
 from r2et.metrics.exchanges import doubt
 from r2et.metrics.statistics import Mean, mean_with_interval, paired_test
 
@@ -15,6 +14,8 @@ VANILLA = "vanilla"
 LINEAR = "linear"
 BEST = "best"
 CHOSEN_LABEL = "Best by validation"
+VARIANT = "r2et"  # what the names of all R2ET variants start with
+OURS = "steadfast"  # what the names of our own methods start with
 
 CHANGED = "changed predictions"
 EXCHANGES = "exchange agreement"
@@ -333,12 +334,12 @@ def chosen_methods(rows: Sequence[Row]) -> dict[int, str]:
 
 def is_variant(method: str) -> bool:
     """Whether a method is R2ET or one of its variants."""
-    return method in METHODS and METHODS[method].family == "r2et"
+    return method.startswith(VARIANT)
 
 
 def is_ours(method: str) -> bool:
     """Whether a method is our own, which the papers do not have."""
-    return method in METHODS and METHODS[method].family == "ours"
+    return method.startswith(OURS)
 
 
 def is_steady(method: str) -> bool:
