@@ -1069,7 +1069,7 @@ def test_settings_without_a_meaning_are_refused() -> None:
     for smooth in (0.0, -1.0, torch.inf, torch.nan):
         assert "positive sharpness" in refusal(lambda s=smooth: repair(tiny_mlp(), X, smooth=s))
     with pytest.raises(TypeError, match=r"nn\.Module.*got function and Tensor"):
-        validate(gradient, X)  # type: ignore[arg-type]
+        validate(predicted, X)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got Sequential and list"):
         repair(tiny_mlp(), [[1.0]])  # type: ignore[arg-type]
 
