@@ -253,7 +253,7 @@ def test_a_collection_needs_a_network_and_a_method_of_its_own() -> None:
 
 def test_bounds_are_those_of_the_data_around_the_mean() -> None:
     split = networks().split(0)
-    threat = task_of(split, EvaluationSettings(norm="linf"), gradient).threat.at(10.0)
+    threat = task_of(split, EvaluationSettings(norm="linf"), gradient).perturbation.at(10.0)
     far = threat.project(split.test.x + 10.0, split.test.x)
     torch.testing.assert_close(split.scale.undo(far), torch.ones_like(far))
 
