@@ -517,7 +517,7 @@ def write_bases(folder: Path) -> None:
         '[features.age]\nname = "Age"\nunit = "years"\nimmutable = true\n'
         '[features.balance]\nkind = "numeric"\nper_eps = 2.5\n'
     )
-    shutil.copy(ROOT / "src/r2et/data/threats/compas.toml", folder / "rules.toml")
+    shutil.copy(ROOT / "src/r2et/data/rules/compas.toml", folder / "rules.toml")
     (folder / "recipe.toml").write_text(
         'datasets = ["compas"]\nline = "x"\ngate = 0.01\nseeds = 1\n[fit]\nepochs = 2\n'
         '[evaluation]\nk = 4\nexamples = 8\nattacks = ["er", "strong"]\n[[methods]]\n'

@@ -1167,7 +1167,7 @@ def test_every_embedded_data_set_has_rules() -> None:
 def test_the_rules_of_a_data_set_speak_of_each_of_its_groups(name: str) -> None:
     dataset = load(name)
     assert sorted(read_rules(name)) == sorted(dataset.group_names)
-    content = (ROOT / f"src/r2et/data/threats/{name}.toml").read_text()
+    content = (ROOT / f"src/r2et/data/rules/{name}.toml").read_text()
     paragraphs = content.split("\n\n")[1:]
     assert all(part.startswith(("#", "[")) for part in paragraphs)
     assert sum(part.startswith("#") for part in paragraphs) >= 3

@@ -16,7 +16,7 @@ from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.metrics.statistics import auc
 from r2et.models import structured
 from r2et.perturbations import Box, L2Ball, NormBall
-from r2et.theory.heuristic import uncertified_radius_at_x
+from r2et.theory.bounds import uncertified_radius_at_x
 from trained import smooth_adult_network
 
 K = 3

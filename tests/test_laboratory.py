@@ -146,8 +146,8 @@ def test_settings_with_which_nothing_can_be_attacked_are_refused(
         ({"k": 16}, "k must lie in 1..15"),
         ({"k": 0}, "k must lie in 1..15"),
         ({"perturbation": "actionble"}, "did you mean 'actionable'"),
-        ({"threat": "rules.txt"}, ".toml file"),
-        ({"threat": "nowhere.toml"}, "no file of rules 'nowhere.toml'"),
+        ({"perturbation": "rules.txt"}, ".toml file"),
+        ({"perturbation": "nowhere.toml"}, "no file of rules 'nowhere.toml'"),
         ({"handler": "hedge"}, "'strong' takes no --handler"),
         ({"attack": "er", "rounds": None, "handler": "hegde"}, "did you mean 'hedge'"),
         ({"attack": "er"}, "'er' takes no --rounds"),
@@ -294,7 +294,7 @@ def made(precision: Tensor, **changes: Any) -> AttackRun:
         "fresh": None,
         "doubling": None,
         "alarms": (),
-        "threat": L2Ball(),
+        "perturbation": L2Ball(),
     }
     return AttackRun(curve=curve, **usual | changes)
 
@@ -449,9 +449,9 @@ def test_handlers_are_compared_at_the_largest_radius(
 
     monkeypatch.setattr(laboratory, "compare_handling", compare)
     compared_handling(model, split, replace(LITTLE, epsilons=(0.3, 0.1), perturbation="actionable"))
-    assert asked["budget"].radius == 0.3
+    assert asked["perturbation"].radius == 0.3
     assert asked["k"] == K
-    assert isinstance(asked["threat"], ActionableSet)
+    assert isinstance(asked["perturbation"], ActionableSet)
     assert asked["x"].shape == (4, 16)
     assert asked["dtype"] == torch.float64
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 from scipy import stats
 
-from r2et.core.rng import ball_offsets, in_ball, noise_like, stream
+from r2et.core.rng import in_ball, noise_like, stream
+from r2et.perturbations import L2Ball
 
 
 def test_a_stream_depends_on_seed_and_purpose_only() -> None:
@@ -29,7 +30,7 @@ def test_the_global_stream_is_left_alone() -> None:
     x = torch.zeros(3, 4)
     noise_like(x, stream(0, "test"))
     in_ball(x, 1.0, stream(0, "test"))
-    ball_offsets(x[0], 1.0, 5, stream(0, "test"))
+    L2Ball(radius=1.0).offsets(x[0], 5, stream(0, "test"))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -57,7 +58,7 @@ def test_points_are_uniform_in_the_ball(shape: tuple[int, ...]) -> None:
     )
     radius = 2.5
     around = in_ball(centre, radius, stream(0, "test")) - centre
-    moves = ball_offsets(centre[0], radius, 2000, stream(1, "test"))
+    moves = L2Ball(radius=radius).offsets(centre[0], 2000, stream(1, "test"))
     for found in (around, moves):
         assert found.shape == (2000, *shape)
         distance = found.flatten(1).norm(dim=-1)
@@ -70,13 +71,13 @@ def test_points_are_uniform_in_the_ball(shape: tuple[int, ...]) -> None:
 
 
 def test_the_surface_is_at_the_radius() -> None:
-    moves = ball_offsets(
-        torch.zeros(2, 3, dtype=torch.float64), 0.7, 50, stream(0, "t"), surface=True
+    moves = L2Ball(radius=0.7).offsets(
+        torch.zeros(2, 3, dtype=torch.float64), 50, stream(0, "t"), surface=True
     )
     torch.testing.assert_close(moves.flatten(1).norm(dim=-1), torch.full((50,), 0.7).double())
 
 
 def test_the_same_moves_in_every_format() -> None:
-    double = ball_offsets(torch.zeros(5, dtype=torch.float64), 1.0, 9, stream(0, "test"))
-    single = ball_offsets(torch.zeros(5), 1.0, 9, stream(0, "test"))
+    double = L2Ball(radius=1.0).offsets(torch.zeros(5, dtype=torch.float64), 9, stream(0, "test"))
+    single = L2Ball(radius=1.0).offsets(torch.zeros(5), 9, stream(0, "test"))
     assert torch.equal(single, double.float())

@@ -12,17 +12,17 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from r2et.core.limits import content_of, toml_of
-from r2et.core.naming import check_settings, nearest
-from r2et.core.rng import ball_offsets
+from r2et.core.naming import nearest
+from r2et.core.settings import settings_from
 from r2et.data.dataset import Dataset, Split
 from r2et.data.features import Feature, Scale, plain, with_unit
-from r2et.perturbations import UNSAID, unit
+from r2et.perturbations import UNSAID, L2Ball, unit
 
 EVERY = "*"  # the name of the rule that speaks of all groups
 OF_EVERY = ("fixed", "swap", "share")  # all that it may say
@@ -83,7 +83,7 @@ def _is_number(value: object) -> bool:
 
 def rule_names() -> list[str]:
     """The names of the rules that come with the package: those of their data sets."""
-    folder = resources.files("r2et.data") / "threats"
+    folder = resources.files("r2et.data") / "rules"
     return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
@@ -94,23 +94,14 @@ def read_rules(name: str | Path) -> dict[str, Rule]:
             raise ValueError(f"there is no file of rules {str(name)!r}: check the path.")
         content = content_of(name)
     elif str(name) in rule_names():
-        content = (resources.files("r2et.data") / "threats" / f"{name}.toml").read_bytes()
+        content = (resources.files("r2et.data") / "rules" / f"{name}.toml").read_bytes()
     else:
         raise ValueError(f"unknown rules {str(name)!r}: {nearest(str(name), rule_names())}")
     table = toml_of(content, f"the file of rules {str(name)!r}")
     return {
-        group: _rule_from(settings, f"[{group}] of the rules {str(name)!r}")
+        group: settings_from(Rule, settings, f"[{group}] of the rules {str(name)!r}")
         for group, settings in table.items()
     }
-
-
-def _rule_from(settings: Any, where: str) -> Rule:
-    """The rule that a TOML table states; a misspelt key or a wrong type is refused."""
-    check_settings(Rule, settings, where)
-    try:
-        return Rule(**settings)
-    except ValueError as problem:
-        raise ValueError(f"{where}: {problem}") from problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,9 +234,11 @@ class ActionableSet:
     radius: float = UNSAID
 
     def __post_init__(self) -> None:
-        """Refuse what is no threat: a radius, a price or a column that is none."""
+        """Refuse what is no such set: a radius, a price or a column that is none."""
         if not 0 <= self.radius < float("inf"):
-            raise ValueError(f"the radius of a threat must be >= 0 and finite, got {self.radius}.")
+            raise ValueError(
+                f"the radius of an actionable set must be >= 0 and finite, got {self.radius}."
+            )
         for name, price in (
             *((number.name, number.per_eps) for number in self.numbers),
             *((number.name, number.width) for number in self.numbers),
@@ -333,7 +326,7 @@ class ActionableSet:
         """
         if like.shape != (self.columns,):
             raise ValueError(
-                f"this threat is about rows of {self.columns} columns, got an example of shape "
+                f"this set is about rows of {self.columns} columns, got an example of shape "
                 f"{tuple(like.shape)}: give inputs of the data that it was made for."
             )
         hull = self._hull
@@ -345,7 +338,8 @@ class ActionableSet:
         moves = torch.zeros(count, self.columns, dtype=torch.float64)
         if len(smooth):
             weight = hull.square[smooth].sqrt()
-            drawn = ball_offsets(weight, share * self.radius, count, generator, surface=surface)
+            ball = L2Ball(radius=share * self.radius)
+            drawn = ball.offsets(weight, count, generator, surface=surface)
             moves[:, smooth] = drawn / weight
         for number in numbers:
             if number.whole:
@@ -379,7 +373,7 @@ class ActionableSet:
         """Refuse rows of other columns."""
         if centre.ndim != 2 or centre.shape[1] != self.columns or points.shape != centre.shape:
             raise ValueError(
-                f"this threat is about rows of {self.columns} columns, got points of shape "
+                f"this set is about rows of {self.columns} columns, got points of shape "
                 f"{tuple(points.shape)} around {tuple(centre.shape)}: give inputs of the data that "
                 f"it was made for."
             )

@@ -1,8 +1,7 @@
 """Words for messages: names that users misspell, and what the code of others raised."""
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -27,16 +26,6 @@ def briefly(problem: Exception) -> str:
     """The kind of a problem and the first line of what it says."""
     said = str(problem).strip().splitlines()
     return f"{type(problem).__name__}: {said[0].rstrip('.')}" if said else type(problem).__name__
-
-
-def check_settings(kind: type[Any], table: object, where: str) -> None:
-    """Refuse a table of settings that is none, or that has a key the record does not."""
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{where} must be a table of settings, got {table!r}.")
-    known = [each.name for each in fields(kind)]
-    for key in table:
-        if key not in known:
-            raise ValueError(f"{where} has no setting {key!r}: {nearest(key, known)}")
 
 
 def keyword_defaults(function: Callable[..., object]) -> dict[str, Any]:

@@ -57,19 +57,3 @@ def in_ball(x: Tensor, radius: float, generator: torch.Generator) -> Tensor:
     reach = radius * uniform.pow(1 / direction.shape[1]).to(device=x.device, dtype=x.dtype)
     offset: Tensor = (reach * direction).view_as(x)
     return x + offset
-
-
-def ball_offsets(
-    like: Tensor, radius: float, count: int, generator: torch.Generator, *, surface: bool = False
-) -> Tensor:
-    """Moves uniform in the l2 ball, or on its surface, for one example shaped `like`: (count, ...).
-
-    Shared by all examples of a batch, so that an example meets the same moves alone as in company.
-    """
-    flat = torch.randn((count, like.numel()), generator=generator, dtype=torch.float64)
-    flat = flat / flat.norm(dim=-1, keepdim=True)
-    if not surface:
-        uniform = torch.rand((count, 1), generator=generator, dtype=torch.float64)
-        flat = flat * uniform.pow(1 / like.numel())
-    offsets: Tensor = (radius * flat).view(count, *like.shape)
-    return offsets.to(device=like.device, dtype=like.dtype)
