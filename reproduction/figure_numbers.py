@@ -1,19 +1,19 @@
 """The numbers of the papers' figures: what is drawn, and the same as text. From rows alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-from r2et.attacks.comparison import pareto_front
-from r2et.experiments.tables import LINEAR, VANILLA, Row, passed_rows, summarise
+from r2et.attacks.comparison import HandlingPoint, pareto_front
+from r2et.evaluation.results import ER, STRONG, Result
+from r2et.experiments.tables import LINEAR, VANILLA, passed_rows, summarise
 from r2et.metrics.statistics import mean_with_interval
-from reproduction.papers import ER, NAMES, NONE, STRONG, Grid, rows_of
+from reproduction.papers import NAMES, NONE, Grid, rows_of
 
 CORRELATED = {
     "thickness": "thickness, adversarial",
-    "gaussian thickness": "thickness, Gaussian mean",
-    "least gaussian thickness": "thickness, Gaussian minimum",
-    "hessian norm": "Hessian norm",
+    "gaussian_thickness": "thickness, Gaussian mean",
+    "least_gaussian_thickness": "thickness, Gaussian minimum",
+    "hessian_norm": "Hessian norm",
 }
 
 
@@ -30,20 +30,16 @@ class Correlation:
 
 
 def correlations(
-    rows: Sequence[Row], shown: Sequence[tuple[str, str]], recipe: str = "paper"
+    rows: Sequence[Result], shown: Sequence[tuple[str, str]], recipe: str = "paper"
 ) -> list[Correlation]:
     """Four correlations for each (data set, method) shown, None where no seed has one."""
     found = []
     for dataset, method in shown:
         own = rows_of(rows, recipe, dataset)
-        label = next((row["label"] for row in own if row["method"] == method), method)
-        scatters = [row["series"]["scatter"] for row in passed_rows(own, method)]
+        label = next((row.label for row in own if row.method == method), method)
+        scatters = [row.series.scatter for row in passed_rows(own, method)]
         for measure in CORRELATED:
-            values = [
-                each["correlation"][measure]
-                for each in scatters
-                if each["correlation"].get(measure) is not None
-            ]
+            values = [each.correlation[measure] for each in scatters if measure in each.correlation]
             mean = mean_with_interval(values) if values else None
             found.append(
                 Correlation(
@@ -93,7 +89,7 @@ class Place:
     on_front: bool = False
 
 
-def places(rows: Sequence[Row], dataset: str, key: str, recipe: str = "paper") -> list[Place]:
+def places(rows: Sequence[Result], dataset: str, key: str, recipe: str = "paper") -> list[Place]:
     """The methods of a recipe in the plane, those on the Pareto front marked.
 
     The linear control is a place like others, yet the front is that of the trained methods.
@@ -102,11 +98,11 @@ def places(rows: Sequence[Row], dataset: str, key: str, recipe: str = "paper") -
         Place(
             method=each.method,
             label=each.label,
-            auc=each.means["clean AUC"].value,
+            auc=each.means["clean_auc"].value,
             kept=each.means[key].value,
             seeds=len(each.seeds),
         )
-        for each in summarise(rows_of(rows, recipe, dataset), ["clean AUC", key])
+        for each in summarise(rows_of(rows, recipe, dataset), ["clean_auc", key])
         if key in each.means
     ]
     trained = [each for each in found if each.method != LINEAR]
@@ -117,7 +113,7 @@ def places(rows: Sequence[Row], dataset: str, key: str, recipe: str = "paper") -
     ]
 
 
-def places_grid(rows: Sequence[Row], dataset: str, title: str) -> Grid:
+def places_grid(rows: Sequence[Result], dataset: str, title: str) -> Grid:
     """Accuracy against stability as text, under the weak and the strong attack."""
     both = [{each.label: each for each in places(rows, dataset, key)} for key in (ER, STRONG)]
     lines, values = [], []
@@ -142,36 +138,31 @@ def places_grid(rows: Sequence[Row], dataset: str, title: str) -> Grid:
     )
 
 
-def profile(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[float]:
+def profile(rows: Sequence[Result], dataset: str, recipe: str = "paper") -> list[float]:
     """Vanilla's median score by place, as shares of the first, averaged over the seeds."""
     found = [
-        row["series"]["profile"]["median"]
+        row.series.profile.median
         for row in passed_rows(rows_of(rows, recipe, dataset), VANILLA)
-        if row["series"]["profile"]["median"]
+        if row.series.profile.median
     ]
     return [sum(at) / len(at) for at in zip(*found, strict=True)]
 
 
-def maps_grid(rows: Sequence[Row], dataset: str, title: str) -> Grid:
+def maps_grid(rows: Sequence[Result], dataset: str, title: str) -> Grid:
     """P@k of the one example whose saliency maps a figure shows, a line for each method."""
-    shown = [
-        row for row in rows_of(rows, "paper", dataset) if row["seed"] == 0 and row.get("decisions")
-    ]
-    lines = tuple(
-        (str(row["label"]), f"{100 * row['decisions'][0]['precision']:.1f}") for row in shown
-    )
+    shown = [row for row in rows_of(rows, "paper", dataset) if row.seed == 0 and row.decisions]
+    lines = tuple((str(row.label), f"{100 * row.decisions[0]['precision']:.1f}") for row in shown)
     return Grid(
         title=title,
         headings=("method", "P@k of the example shown, ours"),
         lines=lines,
         values=[
-            {"method": row["method"], "precision": row["decisions"][0]["precision"]}
-            for row in shown
+            {"method": row.method, "precision": row.decisions[0]["precision"]} for row in shown
         ],
     )
 
 
-def profile_grid(rows: Sequence[Row], datasets: Sequence[str], title: str) -> Grid:
+def profile_grid(rows: Sequence[Result], datasets: Sequence[str], title: str) -> Grid:
     """How much of the score of place k the next place has, for the k of Table 7."""
     lines, values = [], {}
     for dataset in datasets:
@@ -208,21 +199,19 @@ class Paired:
     failed: int
 
 
-def facing_of(row: Row) -> int | None:
+def facing_of(row: Result) -> int | None:
     """The number k' of pairs that the models of a row were trained with."""
-    settings: dict[str, Any] = row.get("chosen") or next(
-        (each["settings"] for each in row.get("candidates") or []), {}
-    )
+    settings = row.chosen or next((each.settings for each in row.candidates), {})
     found = settings.get("facing")
     return None if found is None else int(found)
 
 
-def paired_numbers(rows: Sequence[Row], dataset: str, key: str = ER) -> list[Paired]:
+def paired_numbers(rows: Sequence[Result], dataset: str, key: str = ER) -> list[Paired]:
     """P@k against k' for each method trained with a number of pairs, by method and k'."""
-    found: dict[tuple[str, int], list[Row]] = {}
+    found: dict[tuple[str, int], list[Result]] = {}
     for row in rows:
-        if row["dataset"] == dataset and (facing := facing_of(row)) is not None:
-            found.setdefault((row["method"], facing), []).append(row)
+        if row.dataset == dataset and (facing := facing_of(row)) is not None:
+            found.setdefault((row.method, facing), []).append(row)
     numbers = []
     for (method, facing), own in sorted(found.items()):
         (summary,) = summarise(own, [key])
@@ -241,7 +230,7 @@ def paired_numbers(rows: Sequence[Row], dataset: str, key: str = ER) -> list[Pai
     return numbers
 
 
-def paired_grid(rows: Sequence[Row], dataset: str, title: str) -> Grid:
+def paired_grid(rows: Sequence[Result], dataset: str, title: str) -> Grid:
     """P@k against the number of pairs as text, under the weak and the strong attack."""
     both = {
         key: {(each.method, each.facing): each for each in paired_numbers(rows, dataset, key)}
@@ -276,20 +265,20 @@ def _kept(each: Paired) -> str:
     return f"{100 * each.ours:.1f}{spread}"
 
 
-def scatter_grid(rows: Sequence[Row], dataset: str, method: str, title: str) -> Grid:
+def scatter_grid(rows: Sequence[Result], dataset: str, method: str, title: str) -> Grid:
     """How thickness and Hessian norm go with the first flip, a line for each seed."""
     own = passed_rows(rows_of(rows, "paper", dataset), method)
     lines, values = [], []
-    for row in sorted(own, key=lambda each: int(each["seed"])):
-        scatter = row["series"]["scatter"]
-        known = [scatter["correlation"].get(name) for name in ("thickness", "hessian norm")]
+    for row in sorted(own, key=lambda each: each.seed):
+        scatter = row.series.scatter
+        known = [scatter.correlation.get(name) for name in ("thickness", "hessian_norm")]
         cells = [NONE if value is None else _signed(value, None) for value in known]
-        lines.append((str(row["seed"]), *cells, f"{100 * scatter['never flipped']:.0f}"))
+        lines.append((str(row.seed), *cells, f"{100 * (scatter.never_flipped or 0.0):.0f}"))
         values.append(
             {
-                "seed": row["seed"],
-                "correlation": scatter["correlation"],
-                "never flipped": scatter["never flipped"],
+                "seed": row.seed,
+                "correlation": scatter.correlation,
+                "never flipped": scatter.never_flipped,
             }
         )
     return Grid(
@@ -301,7 +290,7 @@ def scatter_grid(rows: Sequence[Row], dataset: str, method: str, title: str) -> 
     )
 
 
-def handlers_grid(points: Sequence[Mapping[str, Any]], title: str) -> Grid:
+def handlers_grid(points: Sequence[HandlingPoint], title: str) -> Grid:
     """The ways to keep predictions that are on the Pareto front, or selected, as text."""
     return Grid(
         title=title,
@@ -316,18 +305,18 @@ def handlers_grid(points: Sequence[Mapping[str, Any]], title: str) -> Grid:
         ),
         lines=tuple(
             (
-                str(point["goal"]),
-                str(point["handler"]),
-                f"{point['step']:g}",
-                f"{100 * point['precision']:.1f}",
-                f"{100 * point['sensitivity']:.1f}",
-                f"{100 * point['kept_precision']:.1f}",
-                "selected" if point["selected"] else "front",
+                point.goal,
+                point.handler,
+                f"{point.step:g}",
+                f"{100 * point.precision:.1f}",
+                f"{100 * point.sensitivity:.1f}",
+                f"{100 * point.kept_precision:.1f}",
+                "selected" if point.selected else "front",
             )
             for point in points
-            if point["on_front"] or point["selected"]
+            if point.on_front or point.selected
         ),
-        values=list(points),
+        values=[asdict(point) for point in points],
         notes=(
             "Only the Pareto front; the figure has all points. The paper draws this figure for "
             "graphs, and reports no changed predictions on tabular data.",

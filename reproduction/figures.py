@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from r2et.attacks.comparison import HandlingPoint
-from r2et.experiments.tables import LINEAR, Row, is_variant, passed_rows, summarise
+from r2et.evaluation.results import ER, STRONG, Result, Scatter
+from r2et.experiments.tables import LINEAR, is_variant, passed_rows, summarise
 from r2et.report.charts import LIGHT, Drawing, file_of, handlers, heading, spread
 from r2et.report.maps import saliency_figure
 from reproduction.figure_numbers import (
@@ -23,10 +23,9 @@ from reproduction.figure_numbers import (
     places,
     profile,
 )
-from reproduction.papers import ER, NAMES, STRONG, datasets_of, rows_of
+from reproduction.papers import NAMES, HandlersResult, datasets_of, rows_of
 from reproduction.targets import (
     CORRELATED_MODELS,
-    HANDLERS_ROWS,
     PAIRS_DATASET,
     SCATTERED_MODEL,
     Target,
@@ -55,24 +54,24 @@ DOT: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0}
 BARS = (ACCENT, "#56b4e9", FAINT, WARN)
 
 
-def first_flip_figure(rows: Sequence[Row]) -> Drawing:
+def first_flip_figure(rows: Sequence[Result]) -> Drawing:
     """The step of the first flip against thickness and Hessian norm, a dot for each example."""
     dataset, method = SCATTERED_MODEL
-    own = sorted(passed_rows(rows_of(rows, "paper", dataset), method), key=lambda row: row["seed"])
+    own = sorted(passed_rows(rows_of(rows, "paper", dataset), method), key=lambda row: row.seed)
     said = ["There is nothing to show."]
     figure = Figure(figsize=(7.6, 3.1))
     panels = figure.subplots(1, 2, sharey=True)
     figure.subplots_adjust(left=0.08, right=0.985, top=0.88, bottom=0.17, wspace=0.08)
     if own:
-        scatter, label = own[0]["series"]["scatter"], own[0]["label"]
-        names = {"thickness": "thickness", "hessian norm": "Hessian norm"}
+        scatter, label = own[0].series.scatter, own[0].label
+        names = {"thickness": "thickness", "hessian_norm": "Hessian norm"}
         said = [
             _first_flips(axes, scatter, key, name)
             for axes, (key, name) in zip(panels, names.items(), strict=True)
         ]
         heading(
             panels[0],
-            f"{label} on {NAMES.get(dataset, dataset)}, seed {own[0]['seed']}: ERAttack step "
+            f"{label} on {NAMES.get(dataset, dataset)}, seed {own[0].seed}: ERAttack step "
             "of the first flip",
             MUTED,
         )
@@ -86,18 +85,18 @@ def first_flip_figure(rows: Sequence[Row]) -> Drawing:
     )
 
 
-def _first_flips(axes: Axes, scatter: dict[str, Any], key: str, name: str) -> str:
+def _first_flips(axes: Axes, scatter: Scatter, key: str, name: str) -> str:
     """One panel, and what it shows in words."""
-    last, values = scatter["last step"], scatter.get(key)
+    last, values = scatter.last_step, getattr(scatter, key)
     axes.set_xlabel(name)
     axes.grid(axis="y", color=RULE, linewidth=0.6)
     axes.axhspan(1.02 * last, 1.16 * last, color=RULE, alpha=0.35, linewidth=0)
     axes.set_ylim(-0.02 * last, 1.17 * last)
     axes.set_yticks([0, last / 4, last / 2, 3 * last / 4, last])
-    if values is None:
+    if not values:
         axes.text(0.5, 0.5, "not kept in these rows", transform=axes.transAxes, ha="center")
         return f"There are no values of the {name}."
-    dots = list(zip(values, scatter["first flip"], strict=True))
+    dots = list(zip(values, scatter.first_flip, strict=True))
     # The place within the strip means nothing; it only keeps equal values apart.
     heights = [
         step if step <= last else last * (1.04 + 0.1 * (0.618034 * number % 1))
@@ -107,15 +106,15 @@ def _first_flips(axes: Axes, scatter: dict[str, Any], key: str, name: str) -> st
               alpha=0.45, **DOT)  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.text(0.02, 0.885, "never flipped", transform=axes.transAxes, color=MUTED, fontsize=9)
-    value = scatter["correlation"].get(key)
+    value = scatter.correlation.get(key)
     told = "no correlation" if value is None else f"Spearman {value:+.2f}".replace("-", "−")
     axes.text(0.98, 0.03, told, transform=axes.transAxes, color=INK, ha="right", fontweight="bold")
     return f"{name}: {told} with the step of the first flip."
 
 
-def correlations_figure(rows: Sequence[Row]) -> Drawing:
+def correlations_figure(rows: Sequence[Result]) -> Drawing:
     """Correlation of four measures with the manipulation epoch, a group of bars for each model."""
-    have = {row["dataset"] for row in rows}
+    have = {row.dataset for row in rows}
     found = correlations(rows, [each for each in CORRELATED_MODELS if each[0] in have or not have])
     groups = list(dict.fromkeys((each.dataset, each.label) for each in found))
     figure = Figure(figsize=(9.4, 0.9 + 0.62 * len(groups)))
@@ -166,7 +165,7 @@ def _bars(axes: Axes, number: int, own: Sequence[Correlation]) -> str:
 NONE_SHOWN = "not in these rows"
 
 
-def trade_off_figure(rows: Sequence[Row]) -> Drawing:
+def trade_off_figure(rows: Sequence[Result]) -> Drawing:
     """P@k against clean AUC, a row of panels for each data set: weak attack, strong attack."""
     datasets = [name for name in datasets_of(rows) if rows_of(rows, "paper", name)]
     attacks = {ER: "ERAttack", STRONG: "the strong attack"}
@@ -227,7 +226,7 @@ def _plane(axes: Axes, found: Sequence[Any]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
 
 
-def sorted_scores_figure(rows: Sequence[Row]) -> Drawing:
+def sorted_scores_figure(rows: Sequence[Result]) -> Drawing:
     """Vanilla's scores in falling order as shares of the first, a panel for each data set."""
     shown = {name: found for name in datasets_of(rows) if (found := profile(rows, name))}
     said = []
@@ -256,7 +255,7 @@ def sorted_scores_figure(rows: Sequence[Row]) -> Drawing:
     )
 
 
-def pairs_figure(rows: Sequence[Row]) -> Drawing:
+def pairs_figure(rows: Sequence[Result]) -> Drawing:
     """P@k against the number of compared pairs, with the other methods as level lines."""
     dataset = PAIRS_DATASET
     figure = Figure(figsize=(7.6, 3.7))
@@ -296,7 +295,7 @@ def pairs_figure(rows: Sequence[Row]) -> Drawing:
     )
 
 
-def _levels(axes: Axes, rows: Sequence[Row]) -> list[tuple[float, float, str, str, bool]]:
+def _levels(axes: Axes, rows: Sequence[Result]) -> list[tuple[float, float, str, str, bool]]:
     """Level lines of the methods that do not depend on k', and their ends."""
     ends = []
     for each in summarise(rows, [ER]):
@@ -322,17 +321,16 @@ def _name(axes: Axes, ends: Sequence[tuple[float, float, str, str, bool]]) -> No
                   va="center", fontsize=9, fontweight="bold" if bold else "normal")  # fmt: skip
 
 
-def handlers_figures(rows: Sequence[Row]) -> dict[str, str]:
+def handlers_figures(rows: Sequence[Result]) -> dict[str, str]:
     """P@k against changed predictions, a picture for each data set."""
-    found = {}
-    for row in rows:
-        if row["recipe"] == HANDLERS_ROWS:
-            points = [HandlingPoint(**point) for point in row["points"]]
-            found[str(row["dataset"])] = file_of(partial(handlers, points))
-    return found
+    return {
+        row.dataset: file_of(partial(handlers, row.points))
+        for row in rows
+        if isinstance(row, HandlersResult)
+    }
 
 
-def saliency_figures(rows: Sequence[Row], datasets: Sequence[str]) -> dict[str, str]:
+def saliency_figures(rows: Sequence[Result], datasets: Sequence[str]) -> dict[str, str]:
     """One test example as all methods explain it, a picture for each data set that tells of one.
 
     It is the first example of the first seed, not picked; methods that do not tell of it are
@@ -341,12 +339,8 @@ def saliency_figures(rows: Sequence[Row], datasets: Sequence[str]) -> dict[str, 
     found = {}
     for dataset in datasets:
         own = passed_rows(rows_of(rows, "paper", dataset))
-        seed = min((row["seed"] for row in own), default=None)
-        told = {
-            str(row["label"]): row["decisions"][0]
-            for row in own
-            if row["seed"] == seed and _is_drawn(row)
-        }
+        seed = min((row.seed for row in own), default=None)
+        told = {row.label: row.decisions[0] for row in own if row.seed == seed and _is_drawn(row)}
         if told:
             first = next(iter(told.values()))
             alike = {label: each for label, each in told.items() if each["row"] == first["row"]}
@@ -355,13 +349,12 @@ def saliency_figures(rows: Sequence[Row], datasets: Sequence[str]) -> dict[str, 
     return found
 
 
-def _is_drawn(row: Row) -> bool:
-    told = row.get("decisions") or [{}]
-    return told[0].get("kind") in ("picture", "network")
+def _is_drawn(row: Result) -> bool:
+    return bool(row.decisions) and row.decisions[0].get("kind") in ("picture", "network")
 
 
 SALIENCY = ("figure-3", "figure-5")
-DRAWN: dict[str, Callable[[Sequence[Row]], Drawing]] = {
+DRAWN: dict[str, Callable[[Sequence[Result]], Drawing]] = {
     "figure-2": first_flip_figure,
     "figure-4": correlations_figure,
     "figure-7": trade_off_figure,
@@ -370,9 +363,9 @@ DRAWN: dict[str, Callable[[Sequence[Row]], Drawing]] = {
 }
 
 
-def pictures(target: Target, rows: Sequence[Row]) -> dict[str, str]:
+def pictures(target: Target, rows: Sequence[Result]) -> dict[str, str]:
     """The pictures of a target as SVG files by their names without ending; none for a table."""
-    rows = [row for row in rows if row["dataset"] in target.datasets]
+    rows = [row for row in rows if row.dataset in target.datasets]
     if target.name == "figure-6":
         drawn = handlers_figures(rows)
         return {f"figure-6-{dataset}": svg for dataset, svg in drawn.items()}

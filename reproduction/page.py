@@ -5,11 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from r2et.core.files import read_rows, write_text
-from r2et.experiments.tables import SELECTED_BY, Row
+from r2et.core.settings import changed
+from r2et.evaluation.results import Result, result_from
+from r2et.experiments.tables import SELECTED_BY
 from reproduction.figures import pictures
 from reproduction.papers import (
     NONE,
     Grid,
+    HandlersResult,
     PaperTable,
     differences,
     evidence,
@@ -18,7 +21,7 @@ from reproduction.papers import (
     settings_tried,
 )
 from reproduction.reproduce import identity, in_order, stripped
-from reproduction.targets import TARGETS, Target, grids_of
+from reproduction.targets import HANDLERS_ROWS, TARGETS, Target, grids_of
 
 HEAD = """# Results
 
@@ -137,7 +140,7 @@ Scores are shares of the largest one of each example, so that data sets can be c
 }
 
 
-def page(rows: Sequence[Row], folder: str) -> tuple[str, dict[str, str]]:
+def page(rows: Sequence[Result], folder: str) -> tuple[str, dict[str, str]]:
     """The page in Markdown, and its pictures by the names of their files in `folder`."""
     told = {target.name: grids_of(target, rows) for target in TARGETS.values()}
     sections = [HEAD, _contents(told)]
@@ -160,7 +163,7 @@ def _contents(told: Mapping[str, Sequence[Grid]]) -> str:
 
 
 def _section(
-    target: Target, grids: Sequence[Grid], rows: Sequence[Row], drawn: Sequence[str]
+    target: Target, grids: Sequence[Grid], rows: Sequence[Result], drawn: Sequence[str]
 ) -> str:
     text = [f"## {target.title}\n", f"{target.line} `r2et reproduce {target.name}`\n"]
     if prose := PROSE.get(target.name):
@@ -221,7 +224,7 @@ kept the AUC asked for, if not on all
 """
 
 
-def _compared(table: PaperTable, rows: Sequence[Row], *, with_evidence: bool) -> str:
+def _compared(table: PaperTable, rows: Sequence[Result], *, with_evidence: bool) -> str:
     """Where ours differ, who leads, and what the rows say about it."""
     told = ["**Against the paper**\n"]
     told += [f"- {_escaped(each)}" for each in differences(table)]
@@ -229,33 +232,45 @@ def _compared(table: PaperTable, rows: Sequence[Row], *, with_evidence: bool) ->
     if with_evidence and (own := rows_of(rows, table.recipes[0], table.dataset)):
         told.append("\n**What the rows say about it**\n")
         told += [f"- {_escaped(each)}" for each in evidence(rows, table.dataset)]
-        told.append(TRIED.format(attack=SELECTED_BY[own[0]["selected by"]]))
+        told.append(TRIED.format(attack=SELECTED_BY[own[0].selected_by]))
         told += [f"- {_escaped(each)}" for each in settings_tried(rows, table.dataset)]
     return "\n".join([*told, ""])
 
 
-def kept_rows(folder: Path) -> list[Row]:
+def kept_rows(folder: Path) -> list[Result]:
     """The rows of all files of a folder, in order."""
-    return in_order([row for path in folder.glob("*.jsonl") for row in read_rows(path)])
+    return in_order([row for path in folder.glob("*.jsonl") for row in _kept_in(path)])
 
 
-def keep_rows(rows: Sequence[Row], folder: Path) -> None:
+def _kept_in(path: Path) -> list[Result]:
+    """The rows of a file, each a comparison of handlers or a result."""
+    return [
+        result_from(
+            HandlersResult if row.get("recipe") == HANDLERS_ROWS else Result,
+            row,
+            f"row {number} of {path}",
+        )
+        for number, row in enumerate(read_rows(path), 1)
+    ]
+
+
+def keep_rows(rows: Sequence[Result], folder: Path) -> None:
     """Write the rows, stripped, into a file for each recipe; others of its rows stay there.
 
     A row takes the place of one of the same data set, seed, method and number of pairs.
     """
-    for recipe in dict.fromkeys(str(row["recipe"]) for row in rows):
+    for recipe in dict.fromkeys(row.recipe for row in rows):
         path = folder / f"{recipe}.jsonl"
-        merged = {identity(row): row for row in read_rows(path)}
-        merged |= {identity(row): stripped(row) for row in rows if row["recipe"] == recipe}
+        merged = {identity(row): row for row in _kept_in(path)}
+        merged |= {identity(row): stripped(row) for row in rows if row.recipe == recipe}
         write_text(path, "".join(_json(row) for row in in_order(list(merged.values()))))
 
 
-def _json(row: Row) -> str:
-    return json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
+def _json(row: Result) -> str:
+    return json.dumps(changed(row), sort_keys=True, allow_nan=False) + "\n"
 
 
-def write_page(rows: Sequence[Row], path: Path) -> Path:
+def write_page(rows: Sequence[Result], path: Path) -> Path:
     """The path of the page, now written, with its pictures in a folder of its name beside it.
 
     Pictures that it no longer has are taken away.

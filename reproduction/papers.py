@@ -4,20 +4,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from r2et.attacks.comparison import HandlingPoint
+from r2et.core.naming import nearest
+from r2et.evaluation.results import (
+    COLUMNS,
+    ER,
+    MEASURES,
+    STRONG,
+    Measure,
+    Radii,
+    Result,
+    Style,
+    written,
+)
 from r2et.experiments.tables import (
     BEST,
-    COLUMNS,
+    EXCHANGES,
     LINEAR,
     VANILLA,
-    Column,
     Comparison,
     MethodSummary,
-    Row,
-    Style,
     is_variant,
-    measures_shown,
     summarise,
-    written,
 )
 from reproduction.contests import (
     BEST_OTHER,
@@ -30,17 +38,16 @@ from reproduction.contests import (
 )
 from reproduction.published import published_in, published_labels
 
-ER, MSE, STRONG = "er precision@k", "mse precision@k", "strong precision@k"
 CONTROL_KEYS = (
-    "clean AUC",
+    "clean_auc",
     "accuracy",
-    "within-class AUC",
+    "within_class_auc",
     STRONG,
-    "noise precision@k",
-    "er last precision@k",
-    "distinct sets",
-    "null share",
-    "exchange agreement",
+    "noise_precision",
+    "er_last_precision",
+    "distinct_sets",
+    "off_data_share",
+    "exchange_agreement",
     "flippable",
 )
 CONTROLS = tuple(column for key in CONTROL_KEYS for column in COLUMNS if column.key == key)
@@ -70,6 +77,11 @@ class Quantity:
     setting: str = ""
     style: Style = "percent"
     better: Literal["higher", "lower"] = "higher"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no measure: its column would stay empty."""
+        if self.key not in MEASURES:
+            raise ValueError(f"there is no measure {self.key!r}: {nearest(self.key, MEASURES)}")
 
     def printed(self, dataset: str, label: str) -> float | None:
         """The published number on the scale of ours, None where the table has none."""
@@ -170,17 +182,24 @@ class Grid:
     """What it was made of, if it is a table of a paper."""
 
 
-def rows_of(rows: Sequence[Row], recipe: str, dataset: str) -> list[Row]:
+@dataclass(frozen=True, kw_only=True)
+class HandlersResult(Result):
+    """Every way to keep predictions, compared on one model."""
+
+    points: tuple[HandlingPoint, ...] = ()
+
+
+def rows_of(rows: Sequence[Result], recipe: str, dataset: str) -> list[Result]:
     """The rows of one recipe and data set."""
-    return [row for row in rows if (row["recipe"], row["dataset"]) == (recipe, dataset)]
+    return [row for row in rows if (row.recipe, row.dataset) == (recipe, dataset)]
 
 
-def datasets_of(rows: Sequence[Row]) -> list[str]:
+def datasets_of(rows: Sequence[Result]) -> list[str]:
     """The data sets that rows are of, by name."""
-    return sorted({str(row["dataset"]) for row in rows})
+    return sorted({row.dataset for row in rows})
 
 
-def paper_table(quantities: Sequence[Quantity], rows: Sequence[Row], dataset: str) -> PaperTable:
+def paper_table(quantities: Sequence[Quantity], rows: Sequence[Result], dataset: str) -> PaperTable:
     """A table of a paper for one data set: every method published or measured.
 
     Methods stand in the order of the paper; those it does not have follow, then the best variant
@@ -202,7 +221,7 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Row], dataset: st
         tests.append((quantity.heading, tuple(found)))
         leads.append(_lead(quantity, own, found, dataset))
     for name in recipes:
-        if any(STRONG in (row.get("measures") or {}) for row in of_recipe[name]):
+        if any(STRONG in row.measures for row in of_recipe[name]):
             heading = "P@k strong attack" + (f", {name}" if len(recipes) > 1 else "")
             tests.append((heading, tuple(contests(of_recipe[name], STRONG))))
     return PaperTable(
@@ -214,13 +233,13 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Row], dataset: st
         leads=tuple(leads),
         chosen=tuple(_choices(of_recipe[name], name) for name in recipes if of_recipe[name]),
         stand_in=next(
-            (row["stand_in"] for own in of_recipe.values() for row in own if row.get("stand_in")),
+            (row.stand_in for own in of_recipe.values() for row in own if row.stand_in),
             "",
         ),
     )
 
 
-def _summaries(rows: Sequence[Row], keys: Sequence[str]) -> dict[str, MethodSummary]:
+def _summaries(rows: Sequence[Result], keys: Sequence[str]) -> dict[str, MethodSummary]:
     """Every method of a recipe by the name the paper gives it."""
     chosen = (summary_of_best(rows, keys), summary_of_best_other(rows, keys))
     found = [*summarise(rows, keys), *chosen]
@@ -299,7 +318,7 @@ def differs(
 
 
 def _lead(
-    quantity: Quantity, rows: Sequence[Row], found: Sequence[Comparison], dataset: str
+    quantity: Quantity, rows: Sequence[Result], found: Sequence[Comparison], dataset: str
 ) -> Lead:
     sign = 1 if quantity.better == "higher" else -1
     printed = [
@@ -326,11 +345,11 @@ def _lead(
     )
 
 
-def _choices(rows: Sequence[Row], recipe: str) -> str:
+def _choices(rows: Sequence[Result], recipe: str) -> str:
     """Which methods were the best by validation data, and on how many seeds, as a sentence."""
     told = []
     for what, chosen in (("R2ET", best_rows(rows)), ("other", best_other_rows(rows))):
-        names = [row["variant"] for row in chosen]
+        names = [row.variant for row in chosen]
         counts = {name: names.count(name) for name in dict.fromkeys(names)}
         if counts:
             listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
@@ -347,7 +366,9 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
         headings += [f"{quantity.heading} ours", "published"]
     headings.append("failed seeds")
     # What no line has a number for, such as null shares of pictures, is left out.
-    had = measures_shown(key for line in table.lines for each in line.controls for key in each)
+    had = {key for line in table.lines for each in line.controls for key in each}
+    if "off_data_share" in had:
+        had.add(EXCHANGES)
     controls = [column for column in CONTROLS if column.key in had]
     headings += [_control_heading(column) for column in controls]
     strong = set()
@@ -392,7 +413,7 @@ LEGEND = (
 )
 
 
-def _control_heading(column: Column) -> str:
+def _control_heading(column: Measure) -> str:
     return {STRONG: "P@k strong, %"}.get(column.key, column.heading)
 
 
@@ -522,12 +543,12 @@ def led(lead: Lead) -> str:
     return f"{told}: {lead.verdict}."
 
 
-def evidence(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[str]:
+def evidence(rows: Sequence[Result], dataset: str, recipe: str = "paper") -> list[str]:
     """What the rows say about why numbers differ or mean less than they seem, in sentences."""
     own, keys = rows_of(rows, recipe, dataset), [*CONTROL_KEYS, ER, *(each[0] for each in BESIDE)]
     chosen = (summary_of_best(own, keys), summary_of_best_other(own, keys))
     found = {each.method: each for each in (*summarise(own, keys), *chosen) if each is not None}
-    flipping = next((_flipping(row["radii"]) for row in own if row.get("radii")), "")
+    flipping = next((_flipping(row.radii) for row in own if row.radii.attack), "")
     told = [
         _accuracy(found, dataset),
         _linear(found),
@@ -538,20 +559,20 @@ def evidence(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[s
 
 
 BESIDE: tuple[tuple[str, str, Style], ...] = (
-    ("distinct sets", "Distinct top-k sets among the attacked examples (one: everybody is given "
+    ("distinct_sets", "Distinct top-k sets among the attacked examples (one: everybody is given "
      "the same reasons)", "count"),
-    ("null share", "Share of the squared slope where real data cannot vary, %", "share"),
-    ("exchange agreement", "How far slopes order exchanges of categories as the score does (1: the "
+    ("off_data_share", "Share of the squared slope where real data cannot vary, %", "share"),
+    ("exchange_agreement", "How far slopes order exchanges of categories as the score does (1: the "
      "same order, 0: none)", "number"),
     ("flippable", "Decisions that {} of the attack's budget can turn over, %", "share"),
-    ("saliency norm", "Size of the explanations, sum of |I|", "number"),
+    ("saliency_norm", "Size of the explanations, sum of |I|", "number"),
     ("tie", "Explanations whose k-th place is a tie, %", "share"),
 )  # fmt: skip
 
 
-def _flipping(radii: Mapping[str, Any]) -> str:
+def _flipping(radii: Radii) -> str:
     """How much of an attack's budget flippable predictions were looked for with."""
-    share = radii["flippable"] / radii["attack"]
+    share = radii.flippable / radii.attack
     return "all" if share == 1 else f"{100 * share:.3g} %"
 
 
@@ -561,7 +582,7 @@ def _value(found: Mapping[str, MethodSummary], method: str, key: str) -> float |
 
 
 def _accuracy(found: Mapping[str, MethodSummary], dataset: str) -> str:
-    ours = _value(found, VANILLA, "clean AUC")
+    ours = _value(found, VANILLA, "clean_auc")
     printed = published_in("text", dataset, "Vanilla", "cAUC", "reported")
     if ours is None or printed is None:
         return ""
@@ -569,8 +590,8 @@ def _accuracy(found: Mapping[str, MethodSummary], dataset: str) -> str:
 
 
 def _linear(found: Mapping[str, MethodSummary]) -> str:
-    auc, kept = (_value(found, LINEAR, key) for key in ("clean AUC", ER))
-    vanilla = _value(found, VANILLA, "clean AUC")
+    auc, kept = (_value(found, LINEAR, key) for key in ("clean_auc", ER))
+    vanilla = _value(found, VANILLA, "clean_auc")
     if auc is None or kept is None or vanilla is None:
         return ""
     gap = f"{auc - vanilla:+.4f}".replace("-", "−")
@@ -601,24 +622,25 @@ def _beside(found: Mapping[str, MethodSummary], key: str, what: str, style: Styl
     return f"{what}: {listed}."
 
 
-def settings_tried(rows: Sequence[Row], dataset: str, recipe: str = "paper") -> list[str]:
+def settings_tried(rows: Sequence[Result], dataset: str, recipe: str = "paper") -> list[str]:
     """Validation P@k of each setting of each method, averaged over seeds, as sentences.
 
     Behind a number stands on how many seeds the setting kept the AUC asked for, if not on all.
     """
-    by_method: dict[str, list[Row]] = {}
+    by_method: dict[str, list[Result]] = {}
     for row in rows_of(rows, recipe, dataset):
-        if len(row.get("candidates") or ()) > 1:
-            by_method.setdefault(row["label"], []).append(row)
+        if len(row.candidates) > 1:
+            by_method.setdefault(row.label, []).append(row)
     return [f"{label}: {_tried(own)}." for label, own in by_method.items()]
 
 
-def _tried(rows: Sequence[Row]) -> str:
+def _tried(rows: Sequence[Result]) -> str:
     found: dict[str, list[tuple[float, bool]]] = {}
     for row in rows:
-        for each in row["candidates"]:
-            name = ", ".join(f"{name} {value}" for name, value in each["settings"].items())
-            found.setdefault(name, []).append((each["precision"], each["auc"] >= row["floor"]))
+        for each in row.candidates:
+            name = ", ".join(f"{name} {value}" for name, value in each.settings.items())
+            above = row.floor is not None and each.auc >= row.floor
+            found.setdefault(name, []).append((each.precision, above))
     told = []
     for name, judged in found.items():
         passed = sum(kept for _, kept in judged)

@@ -6,11 +6,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from r2et.core.files import append_rows, read_rows
+from r2et.core.files import read_rows
 from r2et.core.naming import nearest
+from r2et.core.settings import changed
 from r2et.data.builtin import load as load_embedded
 from r2et.data.dataset import Dataset
 from r2et.data.roots import MissingDataError
+from r2et.evaluation.results import (
+    MEASURES,
+    Profile,
+    Radii,
+    Result,
+    Series,
+    append_results,
+    read_results,
+    result_from,
+)
 from r2et.experiments.attack_run import AttackRunSettings, compared_by, compared_handling
 from r2et.experiments.config import Recipe, load_recipe
 from r2et.experiments.execution import OnProgress, Plan, Progress, sweep, unit_of
@@ -22,10 +33,11 @@ from r2et.experiments.runner import (
     fingerprint,
     row_key,
 )
-from r2et.experiments.tables import VANILLA, Row
+from r2et.experiments.tables import VANILLA
 from r2et.methods import METHODS
 from r2et.training.checkpoint import load as load_model
 from reproduction.figure_numbers import facing_of
+from reproduction.papers import HandlersResult
 from reproduction.targets import (
     HANDLERS_ROWS,
     SCATTERED_MODEL,
@@ -36,66 +48,12 @@ from reproduction.targets import (
 
 HANDLERS_EXAMPLES = 300
 FIGURES_FROM = "paper"  # the recipe whose series are drawn
-KEPT_MEASURES = (
-    "clean AUC",
-    "er precision@k",
-    "mse precision@k",
-    "strong precision@k",
-    "applicant precision@k",
-    "strong gauge-free precision@k",
-    "noise precision@k",
-    "er last precision@k",
-    "er last sen",
-    "accuracy",
-    "within-class AUC",
-    "er attacked AUC",
-    "mse attacked AUC",
-    "er thickness",
-    "gaussian thickness",
-    "least gaussian thickness",
-    "dffot",
-    "comp",
-    "suff",
-    "hessian norm",
-    "saliency norm",
-    "flippable",
-    "null share",
-    "exchange agreement",
-    "exchange size",
-    "without exchanges",
-    "distinct sets",
-    "tie",
-    "er sen",
-    "mse sen",
-    "strong sen",
-    "last doubling",
-)
-KEPT_FIELDS = (
-    "key",
-    "dataset",
-    "data",
-    "recipe",
-    "recipe digest",
-    "schema",
-    "explainer",
-    "k",
-    "seed",
-    "method",
-    "label",
-    "version",
-    "code",
-    "floor",
-    "selected by",
-    "passed",
-    "chosen",
-    "valid",
-    "examples",
-    "features",
-    "radii",
-    "steps",
-    "points",
-    "stand_in",
-)
+KEPT_MEASURES = {
+    key
+    for key, measure in MEASURES.items()
+    if measure.group or not (measure.metric and measure.attack) or measure.metric == "sen"
+}
+"""Of the many numbers about an attack only those that a table or a figure shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +82,7 @@ def reproduce(
     load: Callable[[str], Dataset] = load_embedded,
     on_progress: OnProgress = lambda progress: None,
     on_missing: Callable[[MissingDataError], None] = lambda problem: None,
-) -> list[Row]:
+) -> list[Result]:
     """The rows that the targets are made of, after whatever is missing in `out` has been run.
 
     Rows of `out` that the targets do not need are left out. Without anything missing no model is
@@ -158,7 +116,7 @@ def reproduce(
     chosen = None if methods is None else {*methods}
     parts = list(_parts(targets, wanted, seeds, loaded, chosen))
     results = out / "results.jsonl"
-    rows = _by_key(read_rows(results))
+    rows = _by_key(read_results(results))
     missing = [part for part in parts if any(key not in rows for key in part.keys)]
     calls = _calls(missing)
     for number, (recipe, only_these) in enumerate(calls, 1):
@@ -176,7 +134,7 @@ def reproduce(
             on_progress=partial(_tell, on_progress, place),
         )
     if missing:
-        rows = _by_key(read_rows(results))
+        rows = _by_key(read_results(results))
     found = [rows[key] for key in dict.fromkeys(key for part in parts for key in part.keys)]
     compared = [
         (each.needs[0].recipe, name)
@@ -191,12 +149,12 @@ def reproduce(
     return in_order(found)
 
 
-def identity(row: Row) -> tuple[Any, ...]:
+def identity(row: Result) -> tuple[Any, ...]:
     """What a row is the only one of in a recipe: data set, seed, method and number of pairs."""
-    return row["dataset"], row["seed"], row["method"], facing_of(row) or 0
+    return row.dataset, row.seed, row.method, facing_of(row) or 0
 
 
-def in_order(rows: Sequence[Row]) -> list[Row]:
+def in_order(rows: Sequence[Result]) -> list[Result]:
     """The rows by recipe, data set, seed and method, in the order in which methods are listed.
 
     Of equals the first counts, so that the same rows always make the same table.
@@ -204,9 +162,9 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     places = {name: number for number, name in enumerate(LABELS)}
     last = len(places)
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def place(row: Result) -> tuple[Any, ...]:
         dataset, seed, method, facing = identity(row)
-        return row["recipe"], dataset, seed, places.get(method, last), method, facing
+        return row.recipe, dataset, seed, places.get(method, last), method, facing
 
     return sorted(rows, key=place)
 
@@ -215,8 +173,8 @@ def _tell(on_progress: OnProgress, place: str, progress: Progress) -> None:
     on_progress(replace(progress, what=f"{place}: {progress.what}"))
 
 
-def _by_key(rows: Iterable[dict[str, Any]]) -> dict[str, Row]:
-    return {str(row["key"]): row for row in rows if "key" in row}
+def _by_key(rows: Iterable[Result]) -> dict[str, Result]:
+    return {row.key: row for row in rows}
 
 
 def _parts(
@@ -307,7 +265,7 @@ def handlers_row(
     recipe_name: str,
     out: Path,
     on_start: Callable[[], None] = lambda: None,
-) -> Row:
+) -> Result:
     """Every way to keep predictions, compared on a recipe's Vanilla model of the first seed: a row.
 
     Kept in out/handlers.jsonl and not computed again.
@@ -321,8 +279,9 @@ def handlers_row(
     )
     key = fingerprint(HANDLERS_ROWS, data_digest(dataset), recipe.digest, asdict(settings))
     path = out / "handlers.jsonl"
-    if (row := _by_key(read_rows(path)).get(key)) is not None:
-        return row
+    for number, kept in enumerate(read_rows(path), 1):
+        if kept.get("key") == key:
+            return result_from(HandlersResult, kept, f"row {number} of {path}")
     on_start()
     plan = Plan(dataset=dataset, source=partial(_itself, dataset), recipe=recipe, seeds=1)
     unit = unit_of(plan, 0, recipe.methods[0], out)
@@ -333,22 +292,22 @@ def handlers_row(
         if dataset.tabular
         else compared_by(model, split, recipe, HANDLERS_EXAMPLES)
     )
-    row = {
-        "key": key,
-        "recipe": HANDLERS_ROWS,
-        "recipe digest": recipe.digest,
-        "dataset": dataset.name,
-        "data": data_digest(dataset),
-        "seed": 0,
-        "method": VANILLA,
-        "label": "Vanilla",
-        "code": code_digest(),
-        "k": settings.k,
-        "examples": min(settings.examples, len(split.test)),
-        "radii": {"attack": max(settings.epsilons), "norm": recipe.evaluation.norm},
-        "points": [asdict(point) for point in points],
-    }
-    append_rows(path, [row])
+    row = HandlersResult(
+        key=key,
+        recipe=HANDLERS_ROWS,
+        recipe_digest=recipe.digest,
+        dataset=dataset.name,
+        data=data_digest(dataset),
+        seed=0,
+        method=VANILLA,
+        label="Vanilla",
+        code=code_digest(),
+        k=settings.k,
+        examples=min(settings.examples, len(split.test)),
+        radii=Radii(attack=max(settings.epsilons), norm=recipe.evaluation.norm),
+        points=tuple(points),
+    )
+    append_results(path, [row])
     return row
 
 
@@ -356,37 +315,39 @@ def _itself(dataset: Dataset) -> Dataset:
     return dataset
 
 
-def stripped(row: Row) -> dict[str, Any]:
+def stripped(row: Result) -> Result:
     """A row without told decisions and long series, numbers to six places; again it stays so.
 
     What tables and figures show is kept, dots only of the model of the scatter plot.
     """
-    kept = {name: row[name] for name in KEPT_FIELDS if name in row}
-    kept["measures"] = {
-        name: row["measures"][name] for name in KEPT_MEASURES if name in row.get("measures", {})
-    }
-    kept["candidates"] = list(row.get("candidates", []))
-    if not row.get("passed", True):
-        kept["failures"] = list(row.get("failures", []))
-    drawn = row["recipe"] == FIGURES_FROM and row["dataset"] not in TABULAR and row["seed"] == 0
-    if drawn and row.get("decisions"):
-        kept["decisions"] = list(row["decisions"][:1])
-    series, told = row.get("series") or {}, {}
-    if row["recipe"] != FIGURES_FROM:
-        series = {}
-    if "profile" in series and row["method"] == VANILLA and row["dataset"] in TABULAR:
-        told["profile"] = {"median": series["profile"]["median"]}
-    if "scatter" in series:
-        dots = (row["dataset"], row["method"]) == SCATTERED_MODEL and row["seed"] == 0
-        names: tuple[str, ...] = ("never flipped", "last step", "correlation", "pearson")
-        names += ("first flip", "thickness", "hessian norm") if dots else ()
-        told["scatter"] = {
-            name: series["scatter"][name] for name in names if name in series["scatter"]
-        }
-    if told:
-        kept["series"] = told
-    found: dict[str, Any] = _rounded(kept)
-    return found
+    first, shown = row.seed == 0, row.recipe == FIGURES_FROM
+    series = Series()
+    if shown and row.method == VANILLA and row.dataset in TABULAR:
+        series = Series(profile=Profile(median=row.series.profile.median))
+    if shown and (scatter := row.series.scatter).correlation:
+        dots = first and (row.dataset, row.method) == SCATTERED_MODEL
+        dotted = replace(
+            scatter,
+            gaussian_thickness=(),
+            least_gaussian_thickness=(),
+            first_flip=scatter.first_flip if dots else (),
+            thickness=scatter.thickness if dots else (),
+            hessian_norm=scatter.hessian_norm if dots else (),
+        )
+        series = replace(series, scatter=dotted)
+    kept = replace(
+        row,
+        measures={key: value for key, value in row.measures.items() if key in KEPT_MEASURES},
+        intervals={},
+        series=series,
+        decisions=row.decisions[:1] if shown and first and row.dataset not in TABULAR else (),
+        failures=() if row.passed else row.failures,
+        change_buys=(),
+        alarms=(),
+        preflight=(),
+        seconds=0.0,
+    )
+    return result_from(type(row), _rounded(changed(kept)), "a row to keep")
 
 
 def _rounded(value: Any) -> Any:
@@ -394,6 +355,4 @@ def _rounded(value: Any) -> Any:
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):
         return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
-    return value
+    return [_rounded(each) for each in value] if isinstance(value, list) else value

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from r2et.core.naming import nearest
+from r2et.evaluation.results import MSE, Result
 from r2et.experiments.config import RETRAIN, Recipe, load_recipe, recipe_names
-from r2et.experiments.tables import Row
 from reproduction.figure_numbers import (
     correlation_grid,
     correlations,
@@ -20,9 +20,9 @@ from reproduction.figure_numbers import (
     scatter_grid,
 )
 from reproduction.papers import (
-    MSE,
     NAMES,
     Grid,
+    HandlersResult,
     Quantity,
     datasets_of,
     paper_table,
@@ -65,7 +65,7 @@ class Need:
         return Path(self.recipe).stem if self.recipe.endswith(".toml") else self.recipe
 
 
-Show = Callable[["Target", Sequence[Row], Sequence[str]], list[Grid]]
+Show = Callable[["Target", Sequence[Result], Sequence[str]], list[Grid]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +117,11 @@ def datasets_wanted(target: Target, only: Sequence[str] | None) -> list[str]:
     return [name for name in target.datasets if not only or name in only]
 
 
-def grids_of(target: Target, rows: Sequence[Row], only: Sequence[str] | None = None) -> list[Grid]:
+def grids_of(
+    target: Target, rows: Sequence[Result], only: Sequence[str] | None = None
+) -> list[Grid]:
     """A target as tables of text and values, those of the data sets that there are rows of."""
-    have = set(datasets_of([row for row in rows if row["recipe"] in _recipes(target)]))
+    have = set(datasets_of([row for row in rows if row.recipe in _recipes(target)]))
     datasets = [name for name in datasets_wanted(target, only) if name in have]
     return [grid for grid in target.show(target, rows, datasets) if grid.lines]
 
@@ -133,16 +135,15 @@ def _packaged(name: str, dataset: str) -> Recipe:
     return load_recipe(name, dataset)
 
 
-def settings_told(rows: Sequence[Row], recipe: str, dataset: str) -> str:
+def settings_told(rows: Sequence[Result], recipe: str, dataset: str) -> str:
     """Recipe, seeds, k, radius, epochs, examples and explainer of some rows, as one line."""
     own = rows_of(rows, recipe, dataset)
-    seeds = len({row["seed"] for row in own})
+    seeds = len({row.seed for row in own})
     told = [f"recipe {recipe}", f"{seeds} seed{'s' * (seeds != 1)}"]
-    measured = next((row for row in own if row.get("examples")), None)
+    measured = next((row for row in own if row.examples), None)
     if measured is not None:
-        told.append(f"k = {measured['k']}")
-        if "radii" in measured:
-            told.append(_budget(measured))
+        told.append(f"k = {measured.k}")
+        told.append(_budget(measured))
     if recipe in recipe_names():
         plan = _packaged(recipe, dataset)
         retrained = plan.schema == RETRAIN
@@ -150,27 +151,26 @@ def settings_told(rows: Sequence[Row], recipe: str, dataset: str) -> str:
         told.append(f"{epochs} epochs{' of retraining at most' * retrained}")
         told.append(f"{plan.evaluation.er.steps} attack steps")
     if measured is not None:
-        told.append(f"{measured['examples']} test examples")
-        name = (measured.get("explainer") or {}).get("name")
-        told += [f"explained by {name}"] if name else []
+        told.append(f"{measured.examples} test examples")
+        told += [f"explained by {measured.explainer}"] if measured.explainer else []
     if recipe in recipe_names():
-        made_with = {row["recipe digest"] for row in own if "recipe digest" in row}
+        made_with = {row.recipe_digest for row in own if row.recipe_digest}
         if made_with - {plan.digest}:
             told.append("made with an earlier version of this recipe")
     return ", ".join(told)
 
 
-def _budget(row: Row) -> str:
+def _budget(row: Result) -> str:
     """What an attack could spend, as the papers write it."""
-    radius, norm = row["radii"]["attack"], row["radii"].get("norm", "l2")
+    radius, norm = row.radii.attack, row.radii.norm
     if norm == "l2":
         return f"ε = {radius:g}"
-    of_pixels = row["dataset"] in ("mnist", "cifar10", "oct")
+    of_pixels = row.dataset in ("mnist", "cifar10", "oct")
     size = f"{255 * radius:.4g}/255" if of_pixels else f"{radius:g}"
     return f"no number changed by more than {size} in total"
 
 
-def _told(rows: Sequence[Row], dataset: str, recipes: Iterable[str]) -> tuple[str, ...]:
+def _told(rows: Sequence[Result], dataset: str, recipes: Iterable[str]) -> tuple[str, ...]:
     known = [name for name in recipes if rows_of(rows, name, dataset)]
     return tuple(settings_told(rows, name, dataset) for name in known)
 
@@ -179,7 +179,7 @@ def _title(target: Target, dataset: str) -> str:
     return f"{target.title}: {NAMES.get(dataset, dataset)}"
 
 
-def _show_table(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_table(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     grids = []
     for dataset in datasets:
         table = paper_table(target.quantities_of(dataset), rows, dataset)
@@ -191,7 +191,7 @@ def _show_table(target: Target, rows: Sequence[Row], datasets: Sequence[str]) ->
     return grids
 
 
-def _show_scatter(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_scatter(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     _, method = SCATTERED_MODEL
     return [
         replace(
@@ -202,27 +202,30 @@ def _show_scatter(target: Target, rows: Sequence[Row], datasets: Sequence[str]) 
     ]
 
 
-def _show_correlations(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_correlations(
+    target: Target, rows: Sequence[Result], datasets: Sequence[str]
+) -> list[Grid]:
     found = correlations(rows, [each for each in CORRELATED_MODELS if each[0] in datasets])
     told = tuple(dict.fromkeys(each for name in datasets for each in _told(rows, name, ["paper"])))
     return [replace(correlation_grid(found, target.title), settings=told)] if found else []
 
 
-def _show_handlers(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_handlers(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     return [
         replace(
-            handlers_grid(row["points"], _title(target, dataset)),
+            handlers_grid(row.points, _title(target, dataset)),
             settings=(
-                f"Vanilla of recipe paper, seed 0, k = {row['k']}, "
-                f"ε = {row['radii']['attack']:g}, {row['examples']} test examples",
+                f"Vanilla of recipe paper, seed 0, k = {row.k}, "
+                f"ε = {row.radii.attack:g}, {row.examples} test examples",
             ),
         )
         for dataset in datasets
         for row in rows_of(rows, HANDLERS_ROWS, dataset)
+        if isinstance(row, HandlersResult)
     ]
 
 
-def _show_places(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_places(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     return [
         replace(
             places_grid(rows, dataset, _title(target, dataset)),
@@ -232,13 +235,13 @@ def _show_places(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -
     ]
 
 
-def _show_profile(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_profile(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     told = tuple(dict.fromkeys(each for name in datasets for each in _told(rows, name, ["paper"])))
     grid = profile_grid(rows, datasets, target.title)
     return [replace(grid, settings=told)] if datasets else []
 
 
-def _show_maps(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_maps(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     return [
         replace(
             maps_grid(rows, dataset, _title(target, dataset)),
@@ -248,14 +251,14 @@ def _show_maps(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> 
     ]
 
 
-def _show_pairs(target: Target, rows: Sequence[Row], datasets: Sequence[str]) -> list[Grid]:
+def _show_pairs(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     return [
         replace(
             paired_grid(rows, dataset, _title(target, dataset)),
             settings=_told(rows, dataset, ["paper-pairs"]),
         )
         for dataset in datasets
-        if any(facing_of(row) is not None for row in rows if row["dataset"] == dataset)
+        if any(facing_of(row) is not None for row in rows if row.dataset == dataset)
     ]
 
 
@@ -269,7 +272,7 @@ THICKNESS = (
     Quantity(
         heading="thickness",
         table="5",
-        key="er thickness",
+        key="er_thickness",
         measure="thickness",
         setting="ERAttack",
         style="auc",
@@ -344,7 +347,7 @@ TARGETS: dict[str, Target] = {
                 Quantity(
                     heading=f"{measure} {attack}",
                     table="6",
-                    key="clean AUC" if measure == "cAUC" else f"{name} attacked AUC",
+                    key="clean_auc" if measure == "cAUC" else f"{name}_attacked_auc",
                     measure=measure,
                     setting=attack,
                     style="auc",

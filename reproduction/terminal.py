@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from r2et.core.files import write_text
-from r2et.experiments.tables import Row
+from r2et.evaluation.results import Result
 from reproduction.figures import pictures
 from reproduction.papers import Grid
 from reproduction.targets import Target, grids_of
@@ -18,7 +18,7 @@ from reproduction.targets import Target, grids_of
 
 def show_targets(
     targets: Sequence[Target],
-    rows: Sequence[Row],
+    rows: Sequence[Result],
     only: Sequence[str] | None,
     out: Path | None,
     docs: Path | None,

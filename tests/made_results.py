@@ -1,12 +1,14 @@
 """Rows as the recipes of the papers' tables write them, from numbers that can be checked by eye."""
 
 import random
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
 from r2et.attacks.comparison import HandlingPoint, marked
+from r2et.evaluation.results import Radii, Result, Series, result_from
 from r2et.experiments.runner import LABELS
+from reproduction.papers import HandlersResult
 from reproduction.targets import HANDLERS_ROWS, TABULAR
 
 FEATURES = {"adult": 28, "bank": 18, "compas": 16}
@@ -45,7 +47,7 @@ def row_of(
     valid: float | None = None,
     chosen: dict[str, Any] | None = None,
     **measures: float,
-) -> dict[str, Any]:
+) -> Result:
     """One row; what is not given is drawn from a stream of its own."""
     draw = random.Random(f"{dataset}/{recipe}/{method}/{seed}")
     level = 1.0 if method == "linear" else 0.75 + 0.2 * draw.random()
@@ -53,13 +55,13 @@ def row_of(
     n, examples = FEATURES[dataset], 40
     k = RECIPES.get(recipe, ((), 8))[1]
     flips = [draw.randrange(1, 1002) for _ in range(examples)]
-    return {
+    table = {
         "key": f"{dataset}-{recipe}-{method}-{seed}-{chosen}",
         "dataset": dataset,
         "data": "0123456789ab",
         "recipe": recipe,
         "schema": "retrain" if recipe == "paper-retrain" else "scratch",
-        "explainer": {"name": "grad", "settings": {}},
+        "explainer": "grad",
         "k": k,
         "seed": seed,
         "method": method,
@@ -69,38 +71,38 @@ def row_of(
         "candidates": [{"settings": chosen or {}, "auc": 0.87, "precision": kept}],
         "failures": [],
         "floor": 0.86,
-        "selected by": "er",
+        "selected_by": "er",
         "passed": True,
         "chosen": None if method == "linear" else chosen or {},
         "valid": {"settings": {}, "auc": 0.87, "precision": kept if valid is None else valid},
         "measures": {
-            "clean AUC": 0.865 + 0.01 * draw.random(),
-            "er precision@k": kept,
-            "mse precision@k": min(1.0, kept + 0.03),
-            "strong precision@k": kept if method == "linear" else kept - 0.15,
-            "applicant precision@k": kept,
-            "er thickness": 0.9 + 0.1 * kept,
-            "gaussian thickness": 0.99,
-            "least gaussian thickness": 0.95,
+            "clean_auc": 0.865 + 0.01 * draw.random(),
+            "er_precision": kept,
+            "mse_precision": min(1.0, kept + 0.03),
+            "strong_precision": kept if method == "linear" else kept - 0.15,
+            "applicant_precision": kept,
+            "er_thickness": 0.9 + 0.1 * kept,
+            "gaussian_thickness": 0.99,
+            "least_gaussian_thickness": 0.95,
             "dffot": 0.2 + 0.3 * draw.random(),
             "comp": 0.3 + 0.2 * draw.random(),
             "suff": 0.1 + 0.1 * draw.random(),
-            "hessian norm": 2.0,
-            "saliency norm": 3.0,
+            "hessian_norm": 2.0,
+            "saliency_norm": 3.0,
             "flippable": 0.1,
-            "null share": 0.2,
-            "exchange agreement": 0.92,
-            "exchange size": 0.81,
-            "without exchanges": 0.0,
-            "distinct sets": 1.0 if method == "linear" else 20.0,
+            "off_data_share": 0.2,
+            "exchange_agreement": 0.92,
+            "exchange_size": 0.81,
+            "without_exchanges": 0.0,
+            "distinct_sets": 1.0 if method == "linear" else 20.0,
             "tie": 0.0,
-            "er sen": 0.0,
-            "mse sen": 0.0,
-            "strong sen": 0.0,
-            "er pearson": 0.5,
+            "er_changed": 0.0,
+            "mse_changed": 0.0,
+            "strong_changed": 0.0,
+            "er_pearson": 0.5,
             **measures,
         },
-        "intervals": {"er precision@k": [0.1, 0.2]},
+        "intervals": {"er_precision": [0.1, 0.2]},
         "series": {
             "curve": {"epsilon": [0.0, 1.0], "strong": [1.0, kept], "er": [1.0, kept]},
             "profile": {
@@ -109,45 +111,40 @@ def row_of(
                 "high": [0.9**place for place in range(n)],
             },
             "scatter": {
-                "first flip": flips,
+                "first_flip": flips,
                 "thickness": [0.8 + 0.0002 * flip + 0.03 * draw.random() for flip in flips],
-                "gaussian thickness": [0.9] * examples,
-                "least gaussian thickness": [0.8] * examples,
-                "hessian norm": [5 * draw.random() for _ in flips],
-                "never flipped": sum(flip > 1000 for flip in flips) / examples,
-                "last step": 1000,
+                "gaussian_thickness": [0.9] * examples,
+                "least_gaussian_thickness": [0.8] * examples,
+                "hessian_norm": [5 * draw.random() for _ in flips],
+                "never_flipped": sum(flip > 1000 for flip in flips) / examples,
+                "last_step": 1000,
                 "correlation": {
                     "thickness": 0.8 + 0.1 * draw.random(),
-                    "gaussian thickness": 0.5 + 0.1 * draw.random(),
-                    "least gaussian thickness": 0.4 + 0.1 * draw.random(),
-                    "hessian norm": -0.3 + 0.3 * draw.random(),
+                    "gaussian_thickness": 0.5 + 0.1 * draw.random(),
+                    "least_gaussian_thickness": 0.4 + 0.1 * draw.random(),
+                    "hessian_norm": -0.3 + 0.3 * draw.random(),
                 },
-                "pearson": {"thickness": 0.7, "hessian norm": 0.1},
+                "pearson": {"thickness": 0.7, "hessian_norm": 0.1},
             },
         },
         "decisions": [{"row": 1, "predicted": "yes"}],
-        "change buys": ["age: up by 5 years"],
+        "change_buys": ["age: up by 5 years"],
         "alarms": [],
         "examples": examples,
         "features": n,
         "radii": {"attack": 1.0, "decision": 1.0, "flippable": 0.1},
         "seconds": 1.0,
     }
+    return result_from(Result, table, "a made row")
 
 
-def failed(row: dict[str, Any]) -> dict[str, Any]:
+def failed(row: Result) -> Result:
     """The row of a seed on which no model of the method kept the AUC floor."""
-    kept = [name for name in row if name not in ("intervals", "series", "decisions", "examples")]
-    return {
-        **{name: row[name] for name in kept},
-        "passed": False,
-        "chosen": None,
-        "valid": None,
-        "measures": {},
-    }
+    kept = replace(row, passed=False, chosen=None, valid=None, measures={}, intervals={})
+    return replace(kept, series=Series(), decisions=(), examples=0)
 
 
-def handlers_row_of(dataset: str) -> dict[str, Any]:
+def handlers_row_of(dataset: str) -> HandlersResult:
     """A row of compared ways to keep predictions."""
     draw = random.Random(dataset)
     points = [
@@ -163,21 +160,22 @@ def handlers_row_of(dataset: str) -> dict[str, Any]:
         for handler in ("unconstrained", "gda", "hedge", "rejection")
         for step in (0.01, 0.1)
     ]
-    return {
-        "key": f"handlers-{dataset}",
-        "recipe": HANDLERS_ROWS,
-        "dataset": dataset,
-        "seed": 0,
-        "method": "vanilla",
-        "label": "Vanilla",
-        "k": 8,
-        "examples": 300,
-        "radii": {"attack": 1.0},
-        "points": [asdict(point) for point in marked(points)],
-    }
+    return HandlersResult(
+        key=f"handlers-{dataset}",
+        recipe=HANDLERS_ROWS,
+        dataset=dataset,
+        data="0123456789ab",
+        seed=0,
+        method="vanilla",
+        label="Vanilla",
+        k=8,
+        examples=300,
+        radii=Radii(attack=1.0),
+        points=tuple(marked(points)),
+    )
 
 
-def pairs_rows(seeds: int) -> list[dict[str, Any]]:
+def pairs_rows(seeds: int) -> list[Result]:
     """The rows of figure 9: a row for each number of pairs, method and seed."""
     rows = [
         row_of(
@@ -196,7 +194,7 @@ def pairs_rows(seeds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def all_rows(seeds: int = 3) -> list[dict[str, Any]]:
+def all_rows(seeds: int = 3) -> list[Result]:
     """The rows of all targets."""
     rows = [
         row_of(method, seed, dataset=dataset, recipe=recipe)

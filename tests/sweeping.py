@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from r2et.data import Dataset, load
+from r2et.evaluation.results import Result
 from r2et.experiments.config import Recipe, recipe_from
 from r2et.experiments.execution import Progress, sweep
 
@@ -40,10 +41,9 @@ def load_slice(name: str) -> Dataset:
     return replace(whole, name=name, x=whole.x[first : first + 300], y=whole.y[first : first + 300])
 
 
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def timeless(rows: list[Result]) -> list[Result]:
     """The rows without their timings, in the order of their keys."""
-    kept = [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
-    return sorted(kept, key=lambda row: str(row["key"]))
+    return sorted((replace(row, seconds=0.0) for row in rows), key=lambda row: row.key)
 
 
 def told(progress: Progress) -> None:

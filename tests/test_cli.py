@@ -24,7 +24,9 @@ from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
 from r2et.attacks.pgd import WalkBudget
 from r2et.attacks.registry import ATTACKS
 from r2et.cli import COMMANDS, main
+from r2et.core.settings import changed
 from r2et.data import load
+from r2et.evaluation.results import append_results
 from r2et.experiments import attack_run as laboratory
 from r2et.experiments.config import load_recipe
 from r2et.models import MODELS
@@ -119,12 +121,10 @@ def test_run_prints_a_table_and_writes_everything(r2et, recipe: Path, tmp_path: 
 
 def test_the_table_says_whose_slopes_say_nothing_about_exchanges(r2et, tmp_path: Path) -> None:
     rows = [row_of(method, 0, kept=0.9) for method in ("vanilla", "r2et", "r2et-noh")]
-    for row in rows:
-        row["decisions"] = []
-    rows[1]["measures"] |= {"exchange agreement": 0.11}
-    del rows[2]["measures"]["exchange agreement"]  # measured by an earlier version
-    text = "".join(f"{json.dumps(row)}\n" for row in rows)
-    (tmp_path / "results.jsonl").write_text(text)
+    rows = [replace(row, decisions=()) for row in rows]
+    rows[1].measures["exchange_agreement"] = 0.11
+    del rows[2].measures["exchange_agreement"]  # there were too few to order
+    append_results(tmp_path / "results.jsonl", rows)
     code, shown, err = r2et("report", tmp_path)
     assert code == 0, err
     words = " ".join(shown.split())
@@ -136,11 +136,11 @@ def test_the_table_says_whose_slopes_say_nothing_about_exchanges(r2et, tmp_path:
     assert "–" not in of["Vanilla"]
     assert "–" in of["R2ET\\H"]
     for row in rows:
-        measures = row["measures"].items()
-        row["measures"] = {name: value for name, value in measures
-                           if "exchange" not in name and name != "null share"}  # fmt: skip
-    text = "".join(f"{json.dumps(row)}\n" for row in rows)
-    (tmp_path / "results.jsonl").write_text(text)
+        for name in [each for each in row.measures if "exchange" in each]:
+            del row.measures[name]
+        del row.measures["off_data_share"]
+    (tmp_path / "results.jsonl").unlink()
+    append_results(tmp_path / "results.jsonl", rows)
     code, shown, err = r2et("report", tmp_path)
     assert code == 0, err
     assert "xchange" not in shown
@@ -715,10 +715,12 @@ def test_what_can_be_expected_ends_with_exit_code_2(
 
 
 DAMAGED = {
-    "no seed": ({"seed": None}, "must give 'seed' as int"),
-    "no measures": ({"measures": {}}, "damaged or of another version (KeyError 'clean AUC')"),
-    "a word for measures": ({"measures": "x"}, "must give 'measures' as dict"),
-    "candidates gone": ({"candidates": [None]}, "damaged or of another version (TypeError"),
+    "no seed": ({"seed": None}, "'seed' must be a whole number, got None"),
+    "no measures": ({"measures": {}}, "damaged or of another version (KeyError 'clean_auc')"),
+    "a word for measures": ({"measures": "x"}, "'measures' must be a table of which each is"),
+    "an unknown measure": ({"measures": {"clean_acu": 1.0}}, "there is no measure 'clean_acu'"),
+    "candidates gone": ({"candidates": [None]}, "'candidates' must be a list of which each is"),
+    "of an earlier version": ({"recipe digest": "0"}, "written by an earlier version of r2et"),
 }
 
 
@@ -726,7 +728,7 @@ DAMAGED = {
 def test_damaged_rows_are_refused(
     r2et, tmp_path: Path, changes: dict[str, object], says: str
 ) -> None:
-    rows = [row_of(method, 0) | changes for method in ("linear", "vanilla", "r2et")]
+    rows = [changed(row_of(method, 0)) | changes for method in ("linear", "vanilla", "r2et")]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, _, err = r2et("report", tmp_path)
     assert code == 2

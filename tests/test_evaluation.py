@@ -16,6 +16,7 @@ from r2et.attacks.radius import Curve
 from r2et.attacks.search import AttackResult
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
+from r2et.core.settings import changed, settings_from
 from r2et.data import Split, load
 from r2et.evaluation.evaluate import (
     EVALUATED,
@@ -32,6 +33,7 @@ from r2et.evaluation.evaluate import (
     strong_curve,
     task_of,
 )
+from r2et.evaluation.results import Evaluation, KeptCurve, Profile, Scatter
 from r2et.explainers import Gradient, SmoothGrad, gradient, predicted
 from r2et.methods import Method
 from r2et.metrics.exchanges import exchange_agreement
@@ -71,8 +73,12 @@ def network() -> nn.Module:
 
 
 @cache
-def row() -> dict[str, Any]:
+def row() -> Evaluation:
     return evaluate(network(), split(), SETTINGS)
+
+
+def as_json(found: Evaluation) -> str:
+    return json.dumps(changed(found), allow_nan=False)
 
 
 def scaled(factor: float) -> nn.Module:
@@ -91,109 +97,109 @@ def scaled(factor: float) -> nn.Module:
 def test_a_row_can_be_written_down(factor: float) -> None:
     # A saturated network has slopes of 1e-300, a constant one explains nothing at all.
     found = row() if factor == 1 else evaluate(scaled(factor), split(), SETTINGS)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["examples"] == 40
-    assert found["features"] == 16
-    assert found["k"] == 4
+    assert settings_from(Evaluation, json.loads(as_json(found)), "it") == found
+    assert found.examples == 40
+    assert found.features == 16
+    assert found.k == 4
     if factor == 0:
-        assert found["measures"]["tie"] == 1
-        assert found["series"]["profile"] == {"median": [], "low": [], "high": []}
+        assert found.measures["tie"] == 1
+        assert found.series.profile == Profile()
 
 
 UNDER_ATTACK = {
-    "precision@k": (0.0, 1.0),
+    "precision": (0.0, 1.0),
     "pearson": (-1.0, 1.0),
     "kendall": (-1.0, 1.0),
     "spearman": (-1.0, 1.0),
     "mse": (0.0, math.inf),
-    "sen": (0.0, 0.0),  # every attack keeps the prediction
+    "changed": (0.0, 0.0),  # every attack keeps the prediction
     "thickness": (0.0, 1.0),
-    "attacked AUC": (0.0, 1.0),
+    "attacked_auc": (0.0, 1.0),
 }
 OF_A_MODEL = {
-    "clean AUC": (0.0, 1.0),
+    "clean_auc": (0.0, 1.0),
     "dffot": (1 / 16, 1.0),
     "comp": (0.0, 1.0),
     "suff": (0.0, 1.0),
-    "hessian norm": (0.0, math.inf),
-    "saliency norm": (0.0, math.inf),
+    "hessian_norm": (0.0, math.inf),
+    "saliency_norm": (0.0, math.inf),
     "tie": (0.0, 1.0),
     "flippable": (0.0, 1.0),
-    "null share": (0.0, 1.0),
-    "exchange agreement": (0.3, 1.0),
-    "exchange size": (0.3, 1.0),
-    "without exchanges": (0.0, 0.0),
-    "gaussian thickness": (0.0, 1.0),
-    "least gaussian thickness": (0.0, 1.0),
-    "distinct sets": (1.0, 40.0),
-    "last doubling": (-1.0, 0.0),
+    "off_data_share": (0.0, 1.0),
+    "exchange_agreement": (0.3, 1.0),
+    "exchange_size": (0.3, 1.0),
+    "without_exchanges": (0.0, 0.0),
+    "gaussian_thickness": (0.0, 1.0),
+    "least_gaussian_thickness": (0.0, 1.0),
+    "distinct_sets": (1.0, 40.0),
+    "last_doubling": (-1.0, 0.0),
 }
 
 
 def test_every_measure_is_within_its_range() -> None:
-    measures = row()["measures"]
+    measures = row().measures
     attacks = (*EVALUATED, "applicant")
-    ranges = {f"{one} {name}": within for one in attacks for name, within in UNDER_ATTACK.items()}
+    ranges = {f"{one}_{name}": within for one in attacks for name, within in UNDER_ATTACK.items()}
     ranges |= OF_A_MODEL
     assert measures.keys() == ranges.keys()
     for name, (low, high) in ranges.items():
         assert low <= measures[name] <= high, name
-    assert measures["distinct sets"] == round(measures["distinct sets"])
-    assert measures["clean AUC"] > 0.6
+    assert measures["distinct_sets"] == round(measures["distinct_sets"])
+    assert measures["clean_auc"] > 0.6
 
 
 def test_intervals_hold_their_means() -> None:
     found = row()
     attacks = (*EVALUATED, "applicant")
-    single = {"clean AUC", "distinct sets", "last doubling", "without exchanges"}
-    single |= {f"{name} attacked AUC" for name in attacks}
-    assert found["intervals"].keys() == found["measures"].keys() - single
-    for name, (low, high) in found["intervals"].items():
-        assert low <= found["measures"][name] <= high, name
+    single = {"clean_auc", "distinct_sets", "last_doubling", "without_exchanges"}
+    single |= {f"{name}_attacked_auc" for name in attacks}
+    assert found.intervals.keys() == found.measures.keys() - single
+    for name, (low, high) in found.intervals.items():
+        assert low <= found.measures[name] <= high, name
 
 
 def test_the_strong_attack_is_never_the_weaker_one() -> None:
-    measures = row()["measures"]
-    assert measures["strong precision@k"] <= measures["er precision@k"] < 1
-    assert measures["strong precision@k"] <= measures["mse precision@k"]
-    assert measures["strong precision@k"] < measures["er precision@k"]
+    measures = row().measures
+    assert measures["strong_precision"] <= measures["er_precision"] < 1
+    assert measures["strong_precision"] <= measures["mse_precision"]
+    assert measures["strong_precision"] < measures["er_precision"]
 
 
 def test_the_curve_falls_with_the_radius() -> None:
-    curve = row()["series"]["curve"]
-    assert curve["epsilon"] == [0.0, 0.1, 0.4, 1.0]  # 2.0 is beyond the budget
-    assert curve["broken"] == sorted(curve["broken"])
-    assert 0 < curve["broken"][-1] <= 1
-    for name in ("strong", "er"):
-        assert curve[name][0] == 1
-        assert curve[name] == sorted(curve[name], reverse=True)
-        assert curve[name][-1] == row()["measures"][f"{name} precision@k"] < 1
+    curve = row().series.curve
+    assert curve.epsilon == (0.0, 0.1, 0.4, 1.0)  # 2.0 is beyond the budget
+    assert list(curve.broken) == sorted(curve.broken)
+    assert 0 < curve.broken[-1] <= 1
+    for name, kept in (("strong", curve.strong), ("er", curve.er)):
+        assert kept[0] == 1
+        assert list(kept) == sorted(kept, reverse=True)
+        assert kept[-1] == row().measures[f"{name}_precision"] < 1
 
 
 def test_the_profile_falls_from_one() -> None:
-    profile = row()["series"]["profile"]
-    for name in ("low", "median", "high"):
-        assert len(profile[name]) == 16
-        assert profile[name][0] == 1
-        assert profile[name] == sorted(profile[name], reverse=True)
-    triples = zip(profile["low"], profile["median"], profile["high"], strict=True)
+    profile = row().series.profile
+    for shares in (profile.low, profile.median, profile.high):
+        assert len(shares) == 16
+        assert shares[0] == 1
+        assert list(shares) == sorted(shares, reverse=True)
+    triples = zip(profile.low, profile.median, profile.high, strict=True)
     assert all(low <= median <= high for low, median, high in triples)
 
 
 def test_the_scatter_has_a_dot_for_each_example() -> None:
-    scatter = row()["series"]["scatter"]
-    assert len(scatter["first flip"]) == len(scatter["thickness"]) == 40
-    assert scatter["last step"] == 12
-    never = sum(step > 12 for step in scatter["first flip"]) / 40
-    assert scatter["never flipped"] == never
+    scatter = row().series.scatter
+    assert len(scatter.first_flip) == len(scatter.thickness) == 40
+    assert scatter.last_step == 12
+    never = sum(step > 12 for step in scatter.first_flip) / 40
+    assert scatter.never_flipped == never
     assert 0 < never < 1
-    assert all(1 <= step <= 13 for step in scatter["first flip"])
-    measured = {"thickness", "gaussian thickness", "least gaussian thickness", "hessian norm"}
+    assert all(1 <= step <= 13 for step in scatter.first_flip)
+    measured = {"thickness", "gaussian_thickness", "least_gaussian_thickness", "hessian_norm"}
     for kind, independent in (("correlation", stats.spearmanr), ("pearson", stats.pearsonr)):
-        assert scatter[kind].keys() == measured
-        for name, found in scatter[kind].items():
+        assert getattr(scatter, kind).keys() == measured
+        for name, found in getattr(scatter, kind).items():
             # Dots have five digits, which may tie what differs: hence not to the last digit.
-            expected = independent(scatter[name], scatter["first flip"]).statistic
+            expected = independent(getattr(scatter, name), scatter.first_flip).statistic
             assert found == pytest.approx(expected, abs=5e-3), (kind, name)
 
 
@@ -212,12 +218,12 @@ def test_the_least_thickness_is_that_of_the_worst_sample() -> None:
             for one in neighbours
         ]
     )
-    measures = row()["measures"]
-    assert measures["least gaussian thickness"] == pytest.approx(float(each.amin(0).mean()))
-    assert measures["gaussian thickness"] == pytest.approx(float(each.mean()))
-    assert measures["least gaussian thickness"] < measures["gaussian thickness"]
+    measures = row().measures
+    assert measures["least_gaussian_thickness"] == pytest.approx(float(each.amin(0).mean()))
+    assert measures["gaussian_thickness"] == pytest.approx(float(each.mean()))
+    assert measures["least_gaussian_thickness"] < measures["gaussian_thickness"]
     fewer = evaluate(network(), split(), replace(SETTINGS, attacks=("er",), neighbours=2))
-    assert fewer["measures"]["gaussian thickness"] == pytest.approx(float(each[:2].mean()))
+    assert fewer.measures["gaussian_thickness"] == pytest.approx(float(each[:2].mean()))
 
 
 # --- less than everything ---------------------------------------------------------------------
@@ -228,36 +234,36 @@ def test_only_the_attacks_asked_for_are_run(attacks: tuple[str, ...]) -> None:
     chosen = replace(SETTINGS, attacks=attacks, epsilons=())
     found = evaluate(network(), split(), chosen)
     (name,) = attacks
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    under = {f"{name} {measure}" for measure in UNDER_ATTACK}
-    single = {"last doubling"} if name != "strong" else set()
-    assert found["measures"].keys() == under | (OF_A_MODEL.keys() - single)
-    assert ("scatter" in found["series"]) == (name == "er")
-    assert ("curve" in found["series"]) == (name == "strong")
-    assert bool(found["decisions"]) == bool(found["change buys"]) == (name == "applicant")
-    whole = row()["measures"]
-    for measure in OF_A_MODEL.keys() - {"last doubling"}:
-        assert found["measures"][measure] == whole[measure]
+    assert settings_from(Evaluation, json.loads(as_json(found)), "it") == found
+    under = {f"{name}_{measure}" for measure in UNDER_ATTACK}
+    single = {"last_doubling"} if name != "strong" else set()
+    assert found.measures.keys() == under | (OF_A_MODEL.keys() - single)
+    assert (found.series.scatter != Scatter()) == (name == "er")
+    assert (found.series.curve != KeptCurve()) == (name == "strong")
+    assert bool(found.decisions) == bool(found.change_buys) == (name == "applicant")
+    whole = row().measures
+    for measure in OF_A_MODEL.keys() - {"last_doubling"}:
+        assert found.measures[measure] == whole[measure]
     if name != "strong":  # which counts what the others found, and they are not there
         for measure in under:
-            assert found["measures"][measure] == whole[measure]
+            assert found.measures[measure] == whole[measure]
     else:
-        assert found["series"]["curve"].keys() == {"epsilon", "strong", "broken"}
-        assert found["series"]["curve"]["epsilon"] == [0.0, 1.0]
-        assert whole["strong precision@k"] <= found["measures"]["strong precision@k"]
+        assert found.series.curve.er == ()
+        assert found.series.curve.epsilon == (0.0, 1.0)
+        assert whole["strong_precision"] <= found.measures["strong_precision"]
 
 
 def test_without_radii_the_curve_has_its_two_ends() -> None:
     found = evaluate(network(), split(), replace(SETTINGS, epsilons=(), attacks=("er", "strong")))
-    curve = found["series"]["curve"]
-    assert curve["epsilon"] == [0.0, 1.0]
-    assert curve["strong"] == [1.0, found["measures"]["strong precision@k"]]
-    assert curve["er"] == [1.0, found["measures"]["er precision@k"]]
+    curve = found.series.curve
+    assert curve.epsilon == (0.0, 1.0)
+    assert curve.strong == (1.0, found.measures["strong_precision"])
+    assert curve.er == (1.0, found.measures["er_precision"])
 
 
 def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
     chosen = replace(SETTINGS, attacks=("strong",), epsilons=(), gauge_free=True)
-    found = evaluate(network(), split(), chosen)["measures"]
+    found = evaluate(network(), split(), chosen).measures
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
@@ -265,10 +271,10 @@ def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
     attacked = attacked_by("strong", model, x, y, chosen, task=task_of(split(), chosen, free))
     with torch.no_grad():
         kept = precision_at_k(free(model, x, y), free(model, attacked.x, y), 4)
-    assert found["strong gauge-free precision@k"] == pytest.approx(float(kept.mean()))
+    assert found["strong_project_one_hot_precision"] == pytest.approx(float(kept.mean()))
     plain = attacked_by("strong", model, x, y, chosen, task=task_of(split(), chosen, gradient))
     assert not torch.equal(kept, plain.precision)
-    assert "strong gauge-free precision@k" not in row()["measures"]
+    assert "strong_project_one_hot_precision" not in row().measures
 
 
 def test_a_gauge_free_explanation_needs_an_explainer_that_offers_it() -> None:
@@ -283,16 +289,16 @@ def test_a_gauge_free_explanation_needs_an_explainer_that_offers_it() -> None:
 def test_another_explainer_is_what_is_attacked_and_measured() -> None:
     chosen = replace(SETTINGS, attacks=("er",))
     explain = SmoothGrad(samples=3)
-    found = evaluate(network(), split(), chosen, explain=explain)["measures"]
+    found = evaluate(network(), split(), chosen, explain=explain).measures
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
     y = predicted(model, x)
     attacked = attacked_by("er", model, x, y, chosen, task=task_of(split(), chosen, explain))
-    assert found["er precision@k"] == pytest.approx(float(attacked.precision.mean()))
+    assert found["er_precision"] == pytest.approx(float(attacked.precision.mean()))
     with torch.no_grad():
         size = explain(model, x, y).sum(-1).mean()
-    assert found["saliency norm"] == pytest.approx(float(size))
-    assert found["clean AUC"] == row()["measures"]["clean AUC"]
+    assert found["saliency_norm"] == pytest.approx(float(size))
+    assert found["clean_auc"] == row().measures["clean_auc"]
 
 
 def test_a_row_depends_on_seed_and_model_only() -> None:
@@ -306,21 +312,21 @@ def test_a_row_depends_on_seed_and_model_only() -> None:
     for name, value in model.state_dict().items():
         assert value.dtype == before[name].dtype
         assert torch.equal(value, before[name])
-    assert {**again, "seconds": 0} == {**row(), "seconds": 0}
-    assert again["measures"]["mse precision@k"] != other["measures"]["mse precision@k"] or (
-        again["decisions"] != other["decisions"]
+    assert replace(again, seconds=0.0) == replace(row(), seconds=0.0)
+    assert again.measures["mse_precision"] != other.measures["mse_precision"] or (
+        again.decisions != other.decisions
     )
-    assert again["measures"]["er precision@k"] == other["measures"]["er precision@k"]
+    assert again.measures["er_precision"] == other.measures["er_precision"]
 
 
 def test_a_linear_model_is_stable_by_construction() -> None:
     model = MODELS["logistic"].build(16, 2, generator=stream(0, "test"))
     found = evaluate(model, split(), SETTINGS)
     for attack in EVALUATED:
-        assert found["measures"][f"{attack} precision@k"] == 1
-        assert found["measures"][f"{attack} thickness"] == 1
-    assert found["measures"]["distinct sets"] == 1
-    assert found["series"]["scatter"]["never flipped"] == 1
+        assert found.measures[f"{attack}_precision"] == 1
+        assert found.measures[f"{attack}_thickness"] == 1
+    assert found.measures["distinct_sets"] == 1
+    assert found.series.scatter.never_flipped == 1
 
 
 def test_examples_of_one_class_leave_only_the_attacked_auc_out() -> None:
@@ -332,15 +338,15 @@ def test_examples_of_one_class_leave_only_the_attacked_auc_out() -> None:
     found = evaluate(
         network(), replace(part, test=sorted_test), replace(SETTINGS, examples=10, decisions=0)
     )
-    json.dumps(found, allow_nan=False)
-    left_out = row()["measures"].keys() - found["measures"].keys()
-    assert left_out == {f"{name} attacked AUC" for name in (*EVALUATED, "applicant")}
-    assert found["decisions"] == []
+    as_json(found)
+    left_out = row().measures.keys() - found.measures.keys()
+    assert left_out == {f"{name}_attacked_auc" for name in (*EVALUATED, "applicant")}
+    assert found.decisions == ()
 
 
 def test_more_examples_than_there_are_are_all_there_are() -> None:
     few = replace(SETTINGS, examples=9999, decisions=1)
-    assert evaluate(network(), split(), few)["examples"] == len(split().test) == 60
+    assert evaluate(network(), split(), few).examples == len(split().test) == 60
 
 
 @pytest.mark.parametrize(
@@ -436,21 +442,21 @@ def test_the_walk_is_read_where_it_was() -> None:
         return Curve(**held)
 
     curve = curve_of(walked, reached([0.05, 0.25], [[0.5, 1.0], [0.0, 0.5]]), settings)
-    assert curve["broken"] == [0.0, 0.5, 1.0]
-    assert curve["epsilon"] == pytest.approx([0.0, 0.05, 0.25])
-    assert curve["strong"] == [1.0, 0.75, 0.25]
-    assert curve["er"] == pytest.approx([1.0, 1.0, 0.5])
+    assert curve.broken == (0.0, 0.5, 1.0)
+    assert curve.epsilon == pytest.approx([0.0, 0.05, 0.25])
+    assert curve.strong == (1.0, 0.75, 0.25)
+    assert curve.er == pytest.approx([1.0, 1.0, 0.5])
     full = curve_of(walked, reached([0.3], [[0.0, 0.5]]), settings)
-    assert full["er"] == pytest.approx([1.0, 0.3])  # 3 x 0.1 is 0.3 despite rounding
+    assert full.er == pytest.approx([1.0, 0.3])  # 3 x 0.1 is 0.3 despite rounding
 
 
 def test_the_profile_is_of_shares_of_the_largest() -> None:
     before = torch.tensor([[4.0, 1.0, 2.0], [0.0, 0.0, 0.0], [1.0, 10.0, 5.0]]).double()
     # The all-zero explanation has no shape; the others are 1, .5, .25 and 1, .5, .1.
     profile = profile_of(before)
-    assert profile["median"] == pytest.approx([1.0, 0.5, 0.175])
-    assert profile["low"] == pytest.approx([1.0, 0.5, 0.1375])
-    assert profile["high"] == pytest.approx([1.0, 0.5, 0.2125])
+    assert profile.median == pytest.approx([1.0, 0.5, 0.175])
+    assert profile.low == pytest.approx([1.0, 0.5, 0.1375])
+    assert profile.high == pytest.approx([1.0, 0.5, 0.2125])
 
 
 # --- what data cannot do ----------------------------------------------------------------------
@@ -482,7 +488,7 @@ def test_the_null_share_of_a_model_is_that_of_its_margin() -> None:
     logits = model(x)
     (slope,) = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), x)
     slow = slow_null_share(slope, [[0, 1, 2], [3, 4, 5, 6]])
-    assert row()["measures"]["null share"] == pytest.approx(sum(slow) / 40)
+    assert row().measures["off_data_share"] == pytest.approx(sum(slow) / 40)
 
 
 def test_exchanges_are_those_of_the_attacked_examples() -> None:
@@ -491,9 +497,9 @@ def test_exchanges_are_those_of_the_attacked_examples() -> None:
     categories = split().dataset.structure.exchangeable
     assert len(categories) == 2 + 4
     found = exchange_agreement(model, x, predicted(model, x), categories)
-    measures = row()["measures"]
-    assert measures["exchange agreement"] == pytest.approx(float(found.order.mean()))
-    assert measures["exchange size"] == pytest.approx(float(found.size.mean()))
+    measures = row().measures
+    assert measures["exchange_agreement"] == pytest.approx(float(found.order.mean()))
+    assert measures["exchange_size"] == pytest.approx(float(found.size.mean()))
 
 
 # --- decisions in words -----------------------------------------------------------------------
@@ -501,7 +507,7 @@ def test_exchanges_are_those_of_the_attacked_examples() -> None:
 
 def test_a_decision_is_told_in_words() -> None:
     part, dataset = split(), split().dataset
-    decisions = row()["decisions"]
+    decisions = row().decisions
     assert len(decisions) == 3
     model = copy.deepcopy(network()).double().eval()
     x = part.test.x[:3].double()

@@ -99,7 +99,7 @@ def test_fixed_noise_is_told_with_the_numbers() -> None:
     assert [each.kind for each in found] == ["fixed noise"]
     assert "8 fixed shifts" in found[0].problem
     row = evaluate(fake, split(), MEASURED)
-    assert [each.split(":")[0] for each in row["preflight"]] == ["fixed noise"]
+    assert [each.split(":")[0] for each in row.preflight] == ["fixed noise"]
     (line,) = alarm_lines([row | {"label": "Fake", "seed": 0}], "preflight")
     assert line.startswith("Fake, seed 0: fixed noise: The same weights")
 
@@ -107,7 +107,7 @@ def test_fixed_noise_is_told_with_the_numbers() -> None:
 def test_an_honest_network_is_told_nothing_about() -> None:
     model = tiny_mlp(d=16, activation=nn.LeakyReLU).float()
     assert attack_model(model, split(), ASKED).preflight == ()
-    assert evaluate(model, split(), MEASURED)["preflight"] == []
+    assert evaluate(model, split(), MEASURED).preflight == ()
 
 
 def test_a_network_without_a_slope_is_measured_all_the_same() -> None:
@@ -116,7 +116,7 @@ def test_a_network_without_a_slope_is_measured_all_the_same() -> None:
     with torch.no_grad():
         model[-1].weight.zero_()
     row = evaluate(model, split(), MEASURED)
-    assert row["preflight"][0].startswith("no slope")
+    assert row.preflight[0].startswith("no slope")
 
 
 @cache

@@ -1,6 +1,7 @@
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ from PIL import Image
 from made_results import failed, row_of
 from r2et.core.inputs import Piece
 from r2et.evaluation.rendering import RenderSpec, drawn
+from r2et.evaluation.results import Radii, Result, Series
 from r2et.report.maps import (
     COLOURS,
     concept_map,
@@ -147,9 +149,9 @@ def test_a_figure_shows_all_methods_side_by_side(kind: str) -> None:
 
 
 def test_the_figure_of_a_data_set_takes_the_first_example_of_the_first_seed() -> None:
-    rows = [each | {"dataset": "mnist", "recipe": "paper"} for each in rows_of("picture")]
-    rows[1]["decisions"] = [made("picture", pairs=True, row=[9, 9])]
-    found = saliency_figures([rows[0], {**rows[0], "label": "Other"}, rows[1]], ("mnist", "cnp"))
+    rows = [replace(each, dataset="mnist", recipe="paper") for each in rows_of("picture")]
+    rows[1] = replace(rows[1], decisions=(made("picture", pairs=True, row=[9, 9]),))
+    found = saliency_figures([rows[0], replace(rows[0], label="Other"), rows[1]], ("mnist", "cnp"))
     assert list(found) == ["mnist"]
     assert found["mnist"].count("P@2") == 2  # another example is left out
     assert saliency_figures(rows, ("adult",)) == {}
@@ -164,25 +166,30 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         saliency_figure({"Vanilla": made("picture"), "R2ET": made("picture", row=4)})
 
 
-def rows_of(kind: str, **more: Any) -> list[dict[str, Any]]:
+def rows_of(kind: str, **more: Any) -> list[Result]:
     """Rows as a run on pictures or networks writes them."""
     found = []
     for method in ("vanilla", "r2et"):
         row = row_of(method, 0, kept=0.5 if method == "vanilla" else 0.9)
-        for name in ("applicant precision@k", "null share", "mse precision@k", "mse sen"):
-            del row["measures"][name]
-        for name in ("exchange agreement", "exchange size", "without exchanges"):
-            del row["measures"][name]
-        row["measures"] |= {"noise precision@k": 0.71, "er last precision@k": 0.45}
-        row["measures"]["er last sen"] = 0.3
-        row["radii"] = {"attack": 5 / 255, "decision": 1.0, "flippable": 1 / 255, "norm": "linf"}
-        row["series"]["curve"]["epsilon"] = [0.0, 5 / 255]
-        row["decisions"] = [made(kind, pairs=True, row=[3, number]) for number in range(2)]
-        found.append(row | {"change buys": []} | more)
+        for name in ("applicant_precision", "off_data_share", "mse_precision", "mse_changed"):
+            del row.measures[name]
+        for name in ("exchange_agreement", "exchange_size", "without_exchanges"):
+            del row.measures[name]
+        row.measures.update({"noise_precision": 0.71, "er_last_precision": 0.45})
+        row.measures["er_last_changed"] = 0.3
+        curve = replace(row.series.curve, epsilon=(0.0, 5 / 255))
+        row = replace(
+            row,
+            radii=Radii(attack=5 / 255, decision=1.0, flippable=1 / 255, norm="linf"),
+            series=replace(row.series, curve=curve),
+            decisions=tuple(made(kind, pairs=True, row=[3, number]) for number in range(2)),
+            change_buys=(),
+        )
+        found.append(replace(row, **more))
     return found
 
 
-def page_of(rows: list[dict[str, Any]]) -> str:
+def page_of(rows: list[Result]) -> str:
     return report_html(rows, dataset_name="mnist", recipe_name="paper", recipe_line="", command="")
 
 
@@ -206,8 +213,7 @@ def test_a_report_shows_what_is_drawn(kind: str) -> None:
 
 def test_a_method_that_failed_does_not_change_the_words() -> None:
     rows = rows_of("picture")
-    missed = failed(row_of("at", 0))
-    del missed["radii"]
+    missed = replace(failed(row_of("at", 0)), radii=Radii())
     page = page_of([missed, *rows])
     assert "largest change 5/255" in page
     assert "Nothing measured" in page
@@ -215,12 +221,10 @@ def test_a_method_that_failed_does_not_change_the_words() -> None:
 
 def test_a_report_does_without_what_was_not_measured() -> None:
     rows = rows_of("picture")
+    rows = [replace(row, series=Series(profile=row.series.profile), decisions=()) for row in rows]
     for row in rows:
-        del row["series"]["curve"]
-        del row["series"]["scatter"]
-        for name in [name for name in row["measures"] if name.startswith("strong")]:
-            del row["measures"][name]
-        row["decisions"] = []
+        for name in [name for name in row.measures if name.startswith("strong")]:
+            del row.measures[name]
     page = page_of(rows)
     assert "One picture with its doubt" in page
     assert "This run told no single decisions" in page

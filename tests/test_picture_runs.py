@@ -140,21 +140,21 @@ def swept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_a_sweep_measures_the_control_and_every_method(swept: Any) -> None:
     name, _, rows = swept
-    assert [row["method"] for row in rows] == ["linear", "vanilla", "sp", "r2et"]
+    assert [row.method for row in rows] == ["linear", "vanilla", "sp", "r2et"]
     for row in rows:
-        measures = row["measures"]
-        assert {"noise precision@k", "er last precision@k", "er last sen"} <= measures.keys()
-        assert {"dffot", "comp", "suff", "hessian norm", "clean AUC"} <= measures.keys()
-        assert measures["strong precision@k"] <= measures["er precision@k"]
-        assert measures["er sen"] == measures["strong sen"] == 0
-        assert ("within-class AUC" in measures) == (name == "brains")
-        assert "null share" not in measures
+        measures = row.measures
+        assert {"noise_precision", "er_last_precision", "er_last_changed"} <= measures.keys()
+        assert {"dffot", "comp", "suff", "hessian_norm", "clean_auc"} <= measures.keys()
+        assert measures["strong_precision"] <= measures["er_precision"]
+        assert measures["er_changed"] == measures["strong_changed"] == 0
+        assert ("within_class_auc" in measures) == (name == "brains")
+        assert "off_data_share" not in measures
         assert not any("exchange" in name for name in measures)
-        assert row["radii"]["norm"] == "linf"
-        assert row["stand_in"] == drawn(name).stand_in
-        assert len(row["decisions"]) == 2
-        assert {each["kind"] for each in row["decisions"]} <= {"picture", "network"}
-    assert len(rows[3]["candidates"]) == 2
+        assert row.radii.norm == "linf"
+        assert row.stand_in == drawn(name).stand_in
+        assert len(row.decisions) == 2
+        assert {each["kind"] for each in row.decisions} <= {"picture", "network"}
+    assert len(rows[3].candidates) == 2
 
 
 def test_a_second_sweep_has_nothing_to_do_and_a_new_one_gives_the_same_rows(
@@ -164,7 +164,7 @@ def test_a_second_sweep_has_nothing_to_do_and_a_new_one_gives_the_same_rows(
     assert sweep(recipe_of(name), out, load=drawn) == rows
     again = sweep(recipe_of(name), tmp_path, load=drawn)
     for row, other in zip(rows, again, strict=True):
-        assert row["measures"] == other["measures"]
+        assert row.measures == other.measures
 
 
 def test_kept_models_are_built_again_with_their_single_heads(swept: Any) -> None:
@@ -193,10 +193,10 @@ def test_concepts_are_trained_and_measured_without_a_linear_control(tmp_path: Pa
     concepts = {"name": "activations", "layer": "penultimate"}
     recipe = recipe_of("squares", network=network, explainer=concepts, methods=methods)
     rows = sweep(recipe, tmp_path, load=drawn)
-    assert [row["method"] for row in rows] == ["vanilla", "est-h", "r2et"]
-    assert all(row["features"] == 12 for row in rows)
-    assert not {"dffot", "comp", "suff"} & rows[0]["measures"].keys()
-    assert {each["kind"] for each in rows[0]["decisions"]} == {"concept"}
+    assert [row.method for row in rows] == ["vanilla", "est-h", "r2et"]
+    assert all(row.features == 12 for row in rows)
+    assert not {"dffot", "comp", "suff"} & rows[0].measures.keys()
+    assert {each["kind"] for each in rows[0].decisions} == {"concept"}
 
 
 def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -
         "squares", schema="retrain", retrain_epochs=2, least_ranking=0.0, methods=methods
     )
     rows = sweep(recipe, tmp_path, load=drawn)
-    assert [row["passed"] for row in rows] == [True, True, True]
+    assert [row.passed for row in rows] == [True, True, True]
 
 
 def test_handlers_are_compared_in_the_threat_of_the_recipe(swept: Any) -> None:
@@ -266,10 +266,10 @@ def test_of_three_classes_the_share_told_right_is_measured() -> None:
     )
     settings = EvaluationSettings(k=4, attacks=("er",), examples=2, er=Walk(steps=1), probes=2)
     found = evaluate(model, split, settings)
-    assert len(found["decisions"]) == 2 < settings.decisions, "no more than were attacked"
+    assert len(found.decisions) == 2 < settings.decisions, "no more than were attacked"
     with torch.no_grad():
         answers = model.eval()(split.test.x).argmax(-1)
-    assert found["measures"]["accuracy"] == pytest.approx(
+    assert found.measures["accuracy"] == pytest.approx(
         float((answers == split.test.y).double().mean())
     )
 
@@ -283,7 +283,7 @@ def test_concepts_are_no_features_to_remove() -> None:
 
 def test_tables_of_pictures_name_their_own_k_and_the_data_they_stand_for(swept: Any) -> None:
     name, _, rows = swept
-    told = [dict(row, recipe="paper", dataset="oct") for row in rows]
+    told = [replace(row, recipe="paper", dataset="oct") for row in rows]
     table = paper_table(TARGETS["table-1"].quantities, told, "oct")
     assert table.stand_in == drawn(name).stand_in
     assert {line.label for line in table.lines} >= {"Vanilla", "R2ET"}

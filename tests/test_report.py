@@ -12,9 +12,10 @@ import pytest
 
 from made_results import description
 from r2et.attacks.comparison import HandlingPoint, marked
+from r2et.evaluation.results import Radii
 from r2et.report import charts
 from r2et.report.run_page import headline, report_html, write_report
-from test_tables import failed_row, made_decision, made_row
+from test_tables import failed_row, made_decision, made_row, with_valid
 
 HOSTILE = "<script>alert(1)</script>"
 DRAWN = [
@@ -41,7 +42,7 @@ def made_rows(seeds: int = 2, **strong: float) -> list[dict[str, Any]]:
             seed,
             min(1.0, value + 0.01 * seed),
             valid=value,
-            **{"clean AUC": 0.87 if method == "linear" else 0.88},
+            **{"clean_auc": 0.87 if method == "linear" else 0.88},
         )
         for seed in range(seeds)
         for method, value in found.items()
@@ -124,8 +125,8 @@ def test_slopes_that_say_nothing_about_exchanges_are_called_so() -> None:
     assert "Exchanges agree" in Outline(page_of(rows)).words
     assert "say nothing about exchanges" not in page_of(rows)
     for row in rows:
-        if row["method"] == "r2et":
-            row["measures"] |= {"exchange agreement": 0.08, "without exchanges": 0.25}
+        if row.method == "r2et":
+            row.measures.update({"exchange_agreement": 0.08, "without_exchanges": 0.25})
     words = Outline(page_of(rows)).words
     assert "R2ET: These slopes say nothing about exchanges of categories" in words
     assert "Vanilla: These slopes" not in words
@@ -135,13 +136,13 @@ def test_slopes_that_say_nothing_about_exchanges_are_called_so() -> None:
 def test_rows_from_before_exchanges_were_measured_show_a_dash() -> None:
     rows = made_rows()
     for row in rows:
-        for name in ("exchange agreement", "exchange size"):
-            del row["measures"][name]
+        for name in ("exchange_agreement", "exchange_size"):
+            del row.measures[name]
     words = Outline(page_of(rows)).words
     assert "Exchanges agree" in words
     assert "Exchange size" not in words
     for row in rows:
-        del row["measures"]["null share"]
+        del row.measures["off_data_share"]
     assert "xchange" not in Outline(page_of(rows)).words
 
 
@@ -156,11 +157,18 @@ def test_the_page_asks_for_nothing_else() -> None:
 
 def test_words_from_data_are_only_words() -> None:
     rows = made_rows(seeds=1)
+    rows = [
+        replace(
+            row,
+            label=f"{row.label} {HOSTILE} $x_1$ \" '",
+            chosen={HOSTILE: HOSTILE},
+            data=HOSTILE,
+            version=HOSTILE,
+        )
+        for row in rows
+    ]
     for row in rows:
-        row["label"] = f"{row['label']} {HOSTILE} $x_1$ \" '"
-        row["chosen"] = {HOSTILE: HOSTILE}
-        row["data"] = row["version"] = HOSTILE
-        decision = row["decisions"][0]
+        decision = row.decisions[0]
         decision["predicted"] = decision["actual"] = HOSTILE
         decision["before"][0]["name"] = decision["values"][0]["name"] = HOSTILE
         decision["values"][0]["after"] = f'"{HOSTILE}'
@@ -178,7 +186,7 @@ def test_words_from_data_are_only_words() -> None:
 @pytest.mark.parametrize("draw", DRAWN)
 def test_a_figure_is_text_that_never_changes(draw: Callable[..., charts.Drawing]) -> None:
     rows = made_rows()
-    rows[1]["label"] = f"{HOSTILE} $\\frac{{$ & \" '"
+    rows[1] = replace(rows[1], label=f"{HOSTILE} $\\frac{{$ & \" '")
     first = drawn_by(draw, rows)
     assert first == drawn_by(draw, rows)
     root = ElementTree.fromstring(first)
@@ -217,7 +225,7 @@ def test_a_method_chosen_on_every_seed_is_drawn_once() -> None:
         labels = [each.label for each in charts.methods_shown(rows)]
         assert (labels.count(name), labels.count(f"{name} (chosen)")) == (0, 1)
     rows = made_rows()
-    rows[-1]["valid"]["precision"] = 1.0
+    rows[-1] = with_valid(rows[-1], precision=1.0)
     labels = [each.label for each in charts.methods_shown(rows)]
     assert {"R2ET", "R2ET-mm", "Best by validation"} <= {*labels}
 
@@ -367,9 +375,10 @@ def test_the_headline_names_the_method_that_was_chosen() -> None:
     assert found.strips[1].displaced == pytest.approx(0.095)
     assert "R2ET" not in " ".join([found.finding, *found.caveats, found.strips[1].label])
     rows = made_rows(seeds=3, **OURS)
-    for row in rows:
-        if row["seed"] == 2 and row["method"] == "r2et":
-            row["valid"]["precision"] = 1.0
+    rows = [
+        with_valid(row, precision=1.0) if row.seed == 2 and row.method == "r2et" else row
+        for row in rows
+    ]
     assert (
         "trained with Steadfast or R2ET and chosen on the validation data of each seed, lost"
         in headline(rows).finding
@@ -384,7 +393,7 @@ def test_the_page_speaks_of_the_methods_it_shows() -> None:
         for name, rows in {
             "r2et": made_rows(),
             "both": made_rows(**OURS),
-            "ours": [row for row in made_rows(**OURS) if not row["method"].startswith("r2et")],
+            "ours": [row for row in made_rows(**OURS) if not row.method.startswith("r2et")],
         }.items()
     }
     assert {name for name, page in told.items() if "our own method" in page} == {"both", "ours"}
@@ -408,10 +417,10 @@ def test_the_headline_says_what_was_not_gained(strong: float, words: str) -> Non
 def test_the_headline_names_what_speaks_against_it() -> None:
     rows = made_rows(seeds=1)
     for row in rows:
-        if row["method"] == "r2et":
-            row["measures"] |= {"distinct sets": 1.0, "flippable": 0.5, "strong sen": 0.1}
-        if row["method"] == "linear":
-            row["measures"]["clean AUC"] = 0.95
+        if row.method == "r2et":
+            row.measures.update({"distinct_sets": 1.0, "flippable": 0.5, "strong_changed": 0.1})
+        if row.method == "linear":
+            row.measures["clean_auc"] = 0.95
     found = headline(rows)
     assert "every predicted class" not in found.finding
     said = " ".join(found.caveats)
@@ -456,7 +465,7 @@ def test_failed_gates_are_shown_as_such() -> None:
 
 def test_a_seed_whose_vanilla_was_not_trained_is_told() -> None:
     rows = made_rows(**OURS)
-    rows += [failed_row(method, 2) | {"floor": None} for method in (*METHODS, *OURS)]
+    rows += [replace(failed_row(method, 2), floor=None) for method in (*METHODS, *OURS)]
     words = " ".join(Outline(page_of(rows)).words.split())
     assert "no AUC to keep on seed 2, as Vanilla could not be trained" in words
     assert "no floor: Vanilla could not be trained" in words
@@ -465,9 +474,7 @@ def test_a_seed_whose_vanilla_was_not_trained_is_told() -> None:
 
 
 def test_a_page_without_decisions_says_so() -> None:
-    rows = made_rows()
-    for row in rows:
-        row["decisions"] = []
+    rows = [replace(row, decisions=()) for row in made_rows()]
     assert "told no single decisions" in Outline(page_of(rows)).words
 
 
@@ -483,11 +490,12 @@ def test_a_report_is_written_as_one_small_file(tmp_path: Path) -> None:
     for seed in range(5):
         for method in ("linear", "vanilla", "r2et-noh", "r2et-mm-noh", "r2et", "r2et-mm"):
             row = made_row(method, seed)
-            row["series"]["scatter"] |= {
-                "first flip": [10 * (number % 100) for number in range(400)],
-                "thickness": [0.9 + number / 4000 for number in range(400)],
-            }
-            row["decisions"] = [
+            scatter = replace(
+                row.series.scatter,
+                first_flip=tuple(10 * (number % 100) for number in range(400)),
+                thickness=tuple(0.9 + number / 4000 for number in range(400)),
+            )
+            decisions = [
                 made_decision(number)
                 | {
                     side: [{"name": f"a long name: {side} {n}", "share": 0.1} for n in range(8)]
@@ -496,7 +504,8 @@ def test_a_report_is_written_as_one_small_file(tmp_path: Path) -> None:
                 | {"values": 8 * made_decision(0)["values"]}
                 for number in range(6)
             ]
-            rows.append(row)
+            series = replace(row.series, scatter=scatter)
+            rows.append(replace(row, series=series, decisions=tuple(decisions)))
     path = write_report(
         rows,
         tmp_path / "out" / "report.html",
@@ -514,8 +523,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = made_rows()
     long = "a feature whose name is very long and_has_no_place_where_it_could_well_be_broken"
     for row in rows:
-        row["decisions"][0]["before"][0]["name"] = long
-        row["decisions"][0]["values"][0]["after"] = 6 * "0.123 Private + "
+        row.decisions[0]["before"][0]["name"] = long
+        row.decisions[0]["values"][0]["after"] = 6 * "0.123 Private + "
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page_of(rows, command="r2et run " + 200 * "x"), encoding="utf-8")
     return path.as_uri()
@@ -604,8 +613,8 @@ def test_everything_is_readable_without_javascript(browser: Any, address: str) -
 
 
 def test_alarms_and_what_a_change_buys_are_told() -> None:
-    radii = {"radii": {"decision": 1.0, "flippable": 0.1}}
-    rows = [made_row("vanilla", seed) | radii for seed in (0, 1)]
+    radii = Radii(attack=1.0, decision=1.0, flippable=0.1)
+    rows = [replace(made_row("vanilla", seed), radii=radii) for seed in (0, 1)]
     text = page_of(rows)
     assert "Signs that an attack may have been blind" in text
     assert "Vanilla, seed 1: random points do more damage for 7% of the examples." in text

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from made_results import all_rows, description, failed, pairs_rows, row_of
 from r2et import cli
 from r2et.core.files import read_rows
+from r2et.core.settings import changed
 from r2et.data import Dataset, load
+from r2et.evaluation.results import ER, Profile, Radii, Result, Series
 from r2et.experiments.config import load_recipe, recipe_from
 from r2et.experiments.runner import unit_print
 from refusals import refusal
@@ -40,8 +42,8 @@ from reproduction.figure_numbers import (
 from reproduction.figures import DRAWN, as_file, mark_of, pictures
 from reproduction.page import keep_rows, kept_rows, markdown, page, write_page
 from reproduction.papers import (
-    ER,
     Grid,
+    HandlersResult,
     Quantity,
     differences,
     differs,
@@ -69,7 +71,7 @@ from reproduction.terminal import grid_tables
 
 ROOT = Path(__file__).parents[1]
 TABLE_1 = TARGETS["table-1"].quantities
-Rows = list[dict[str, Any]]
+Rows = list[Result]
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +79,8 @@ def whole() -> Rows:
     """Rows of all targets with three seeds, some of which failed; not to be changed."""
     return [
         failed(row)
-        if (row["method"], row["seed"]) == ("ssr", 1)
-        or (row["method"], row["recipe"], row["dataset"]) == ("exact-h", "paper-retrain", "bank")
+        if (row.method, row.seed) == ("ssr", 1)
+        or (row.method, row.recipe, row.dataset) == ("exact-h", "paper-retrain", "bank")
         else row
         for row in all_rows(3)
     ]
@@ -257,7 +259,7 @@ def test_the_best_other_method_is_chosen_on_validation_data() -> None:
         failed(row_of("wd", 2)),
     ]
     assert best_other(rows) == {0: "sp", 1: "wd"}
-    assert [row["variant"] for row in best_other_rows(rows)] == ["SP", "WD"]
+    assert [row.variant for row in best_other_rows(rows)] == ["SP", "WD"]
     summary = summary_of_best_other(rows)
     assert summary is not None
     assert (summary.seeds, summary.failed) == ((0, 1), (2,))
@@ -342,9 +344,9 @@ def test_differences_are_told() -> None:
 
 def test_evidence_names_the_controls() -> None:
     rows = [
-        row_of("vanilla", 0, kept=0.8, **{"clean AUC": 0.871}),
-        row_of("linear", 0, **{"clean AUC": 0.8705}),
-        row_of("r2et", 0, kept=0.95, **{"distinct sets": 2.0, "tie": 0.25}),
+        row_of("vanilla", 0, kept=0.8, **{"clean_auc": 0.871}),
+        row_of("linear", 0, **{"clean_auc": 0.8705}),
+        row_of("r2et", 0, kept=0.95, **{"distinct_sets": 2.0, "tie": 0.25}),
     ]
     told = " ".join(evidence(rows, "adult"))
     assert "ours 0.8710, published 0.87" in told
@@ -358,15 +360,15 @@ def test_evidence_names_the_controls() -> None:
 
 def test_the_thickest_method_is_compared_with_the_most_stable() -> None:
     rows = [
-        row_of("sp", 0, kept=0.9, **{"er thickness": 0.99}),
-        row_of("wd", 0, kept=0.8, **{"er thickness": 0.98}),
+        row_of("sp", 0, kept=0.9, **{"er_thickness": 0.99}),
+        row_of("wd", 0, kept=0.8, **{"er_thickness": 0.98}),
         row_of("linear", 0),
     ]
     quantities = TARGETS["table-5"].quantities
     assert "SP has the highest P@k of the trained methods and also has" in thickness_agreement(
         paper_table(quantities, rows, "adult")
     )
-    rows[1]["measures"]["er thickness"] = 1.0
+    rows[1].measures["er_thickness"] = 1.0
     assert "has not: WD has" in thickness_agreement(paper_table(quantities, rows, "adult"))
 
 
@@ -405,12 +407,12 @@ def test_every_target_renders(name: str, whole: Rows) -> None:
 def test_every_target_renders_from_what_there_is(name: str, kept: str, whole: Rows) -> None:
     target = TARGETS[name]
     choices = {
-        "one seed": [row for row in whole if row["seed"] == 0],
-        "few methods": [row for row in whole if row["method"] in ("vanilla", "r2et", "linear")],
+        "one seed": [row for row in whole if row.seed == 0],
+        "few methods": [row for row in whole if row.method in ("vanilla", "r2et", "linear")],
         "all failed": [
-            failed(row) if row.get("passed") and row["method"] != "linear" else row for row in whole
+            failed(row) if row.passed and row.method != "linear" else row for row in whole
         ],
-        "one recipe": [row for row in whole if row["recipe"] == "paper"],
+        "one recipe": [row for row in whole if row.recipe == "paper"],
         "none": [],
     }
     rows = choices[kept]
@@ -440,8 +442,8 @@ def test_an_unknown_target_names_the_nearest() -> None:
 
 def test_rows_of_another_recipe_version_are_marked() -> None:
     current = load_recipe("paper", "adult").digest
-    fresh = [row_of("vanilla", 0) | {"recipe digest": current}]
-    stale = [row_of("vanilla", 0) | {"recipe digest": "0123456789ab"}]
+    fresh = [replace(row_of("vanilla", 0), recipe_digest=current)]
+    stale = [replace(row_of("vanilla", 0), recipe_digest="0123456789ab")]
     (told,) = grids_of(TARGETS["table-1"], fresh)[0].settings
     assert "earlier version" not in told
     (told,) = grids_of(TARGETS["table-1"], stale)[0].settings
@@ -466,7 +468,7 @@ def assert_a_picture(svg: str) -> None:
 def test_a_figure_is_the_same_every_time(name: str, whole: Rows) -> None:
     first, second = (pictures(TARGETS[name], whole) for _ in range(2))
     assert first == second
-    again = pictures(TARGETS[name], [json.loads(json.dumps(stripped(row))) for row in whole])
+    again = pictures(TARGETS[name], [stripped(row) for row in whole])
     if name in ("figure-7", "figure-8", "figure-9"):
         assert description(again[name]) == description(first[name]), "kept rows say the same"
 
@@ -474,9 +476,9 @@ def test_a_figure_is_the_same_every_time(name: str, whole: Rows) -> None:
 def test_the_front_has_the_methods_that_no_other_beats() -> None:
     values = {"vanilla": (0.88, 0.6), "wd": (0.87, 0.7), "sp": (0.86, 0.9), "r2et": (0.869, 0.69)}
     rows = [
-        row_of(method, 0, kept=kept, **{"clean AUC": auc}) for method, (auc, kept) in values.items()
+        row_of(method, 0, kept=kept, **{"clean_auc": auc}) for method, (auc, kept) in values.items()
     ]
-    rows.append(row_of("linear", 0, **{"clean AUC": 0.9}))
+    rows.append(row_of("linear", 0, **{"clean_auc": 0.9}))
     found = {each.method: each.on_front for each in places(rows, "adult", ER)}
     for method, (auc, kept) in values.items():
         beaten = any(
@@ -500,20 +502,20 @@ def test_variants_of_r2et_are_triangles() -> None:
 def test_correlations_are_means_over_seeds() -> None:
     rows = [row_of("vanilla", seed) for seed in range(2)]
     for row, value in zip(rows, (0.2, 0.6), strict=True):
-        row["series"]["scatter"]["correlation"]["thickness"] = value
-        del row["series"]["scatter"]["correlation"]["least gaussian thickness"]
+        row.series.scatter.correlation["thickness"] = value
+        del row.series.scatter.correlation["least_gaussian_thickness"]
     found = {each.measure: each for each in correlations(rows, [("adult", "vanilla")])}
     assert found["thickness"].mean == pytest.approx(0.4)
     assert found["thickness"].sd == pytest.approx(0.08**0.5)
-    assert found["least gaussian thickness"].mean is None
+    assert found["least_gaussian_thickness"].mean is None
     nobody = correlations(rows, [("compas", "r2et")])
     assert [each.count for each in nobody] == [0] * 4
 
 
 def test_the_profile_is_the_mean_over_seeds() -> None:
     rows = [row_of("vanilla", seed) for seed in range(2)] + [row_of("sp", 0)]
-    rows[0]["series"]["profile"]["median"] = [1.0, 0.5, 0.2]
-    rows[1]["series"]["profile"]["median"] = [1.0, 0.7, 0.4]
+    for number, median in enumerate(((1.0, 0.5, 0.2), (1.0, 0.7, 0.4))):
+        rows[number] = replace(rows[number], series=Series(profile=Profile(median=median)))
     assert profile(rows, "adult") == pytest.approx([1.0, 0.6, 0.3])
 
 
@@ -537,7 +539,7 @@ def test_a_picture_without_a_size_is_refused() -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_stripped_rows_make_the_same_target(name: str, whole: Rows) -> None:
-    kept = [json.loads(json.dumps(stripped(row), allow_nan=False)) for row in whole]
+    kept = [stripped(row) for row in whole]
     full, short = (grids_of(TARGETS[name], rows) for rows in (whole, kept))
     assert [grid.lines for grid in short] == [grid.lines for grid in full]
     assert [grid.settings for grid in short] == [grid.settings for grid in full]
@@ -547,35 +549,38 @@ def test_stripping_leaves_out_what_is_long_and_can_be_repeated(whole: Rows) -> N
     for row in whole:
         short = stripped(row)
         assert stripped(short) == short
-        assert not {"decisions", "intervals", "change buys", "alarms"} & short.keys()
-    dots = stripped(row_of("r2et", 0, dataset="compas"))["series"]["scatter"]
-    assert {"first flip", "thickness", "hessian norm"} <= dots.keys()
-    others = stripped(row_of("r2et", 1, dataset="compas"))["series"]["scatter"]
-    assert "first flip" not in others
-    assert "profile" in stripped(row_of("vanilla", 0))["series"]
-    assert "series" not in stripped(row_of("vanilla", 0, recipe="paper-k2"))
-    assert stripped(row_of("wd", 0, kept=1 / 3))["measures"][ER] == 0.333333
+        assert not any((short.decisions, short.intervals, short.change_buys, short.alarms))
+        assert short.key == row.key
+    dots = stripped(row_of("r2et", 0, dataset="compas")).series.scatter
+    assert all((dots.first_flip, dots.thickness, dots.hessian_norm))
+    others = stripped(row_of("r2et", 1, dataset="compas")).series.scatter
+    assert not others.first_flip
+    assert stripped(row_of("vanilla", 0)).series.profile.median
+    assert stripped(row_of("vanilla", 0, recipe="paper-k2")).series == Series()
+    assert stripped(row_of("wd", 0, kept=1 / 3)).measures[ER] == 0.333333
 
 
 def test_the_rows_of_five_seeds_are_small() -> None:
-    size = sum(len(json.dumps(stripped(row))) + 1 for row in all_rows(5))
+    size = sum(len(json.dumps(changed(stripped(row)))) + 1 for row in all_rows(5))
     assert size < 1_500_000
 
 
 def test_kept_rows_are_replaced_one_by_one(tmp_path: Path, whole: Rows) -> None:
     keep_rows(whole, tmp_path)
     assert kept_rows(tmp_path) == [stripped(row) for row in in_order(whole)]
-    newer = row_of("sp", 0, kept=0.123) | {"key": "another recipe digest"}
+    newer = replace(row_of("sp", 0, kept=0.123), key="another recipe digest")
     keep_rows([newer], tmp_path)
     found = kept_rows(tmp_path)
     assert len(found) == len(whole)
-    assert [row for row in found if row["key"] == newer["key"]] == [stripped(newer)]
-    facing = [row for row in found if row["recipe"] == "paper-pairs"]
+    assert [row for row in found if row.key == newer.key] == [stripped(newer)]
+    facing = [row for row in found if row.recipe == "paper-pairs"]
     assert len(facing) == len(pairs_rows(3)), "rows of several numbers of pairs stay apart"
 
 
 def test_the_same_rows_in_any_order_make_the_same_files(tmp_path: Path, whole: Rows) -> None:
-    equal = [row | {"valid": {"precision": 0.9}} if row.get("passed") else row for row in whole]
+    equal = [
+        replace(row, valid=replace(row.valid, precision=0.9)) if row.valid else row for row in whole
+    ]
     keep_rows(equal, tmp_path / "there")
     keep_rows(list(reversed(equal)), tmp_path / "back")
     assert kept_rows(tmp_path / "there") == kept_rows(tmp_path / "back")
@@ -773,14 +778,14 @@ def test_what_is_missing_is_run_once(
     handlers = tiny[1]
     monkeypatch.setattr(reproducing, "compared_handling", lambda *rest: [])
     one = reproduce([handlers], out, load=few_rows, on_progress=lambda each: said.append(each.what))
-    assert [(row["recipe"], row["method"]) for row in one] == [
+    assert [(row.recipe, row.method) for row in one] == [
         ("handlers", "vanilla"),
         ("tiny", "linear"),
         ("tiny", "vanilla"),
     ], "nothing but Vanilla and the control, which every row needs"
     rows = reproduce(tiny, out, load=few_rows, on_progress=lambda each: said.append(each.what))
     assert sum("Vanilla" in each and "trained" in each for each in said) == 1, said
-    found = [(row["recipe"], row["method"], facing_of(row)) for row in rows]
+    found = [(row.recipe, row.method, facing_of(row)) for row in rows]
     assert found == [
         ("handlers", "vanilla", None),
         ("pairs", "linear", None),
@@ -795,7 +800,7 @@ def test_what_is_missing_is_run_once(
     (grid,) = grids_of(tiny[0], rows)
     assert_sound(grid)
     lines = {line[0]: line for line in grid.lines}
-    measured = next(row for row in rows if row["method"] == "wd")["measures"][ER]
+    measured = next(row for row in rows if row.method == "wd").measures[ER]
     assert lines["WD"][1] == f"{100 * measured:.1f}"
     assert lines["WD"][2].startswith("87.7")
 
@@ -806,7 +811,7 @@ def test_what_is_missing_is_run_once(
     monkeypatch.setattr(reproducing, "compared_handling", refuse)
     assert reproduce(tiny, out, load=few_rows) == rows
     few = reproduce(tiny[:1], out, load=few_rows, methods=["wd"])
-    assert [row["method"] for row in few] == ["linear", "vanilla", "wd"]
+    assert [row.method for row in few] == ["linear", "vanilla", "wd"]
     with pytest.raises(AssertionError, match="nothing is missing"):
         reproduce(tiny, out, load=few_rows, seeds=2)
 
@@ -821,12 +826,13 @@ def test_handlers_are_compared_on_the_kept_model(tiny: list[Target], tmp_path: P
     (row,) = [
         row
         for row in reproduce([tiny[1]], tmp_path / "out", load=few_rows)
-        if row["recipe"] == "handlers"
+        if row.recipe == "handlers"
     ]
-    assert (row["k"], row["examples"]) == (8, 30)
-    assert row["radii"] == {"attack": 1.0, "norm": "l2"}
-    assert {point["goal"] for point in row["points"]} == {"er", "mse"}
-    assert read_rows(tmp_path / "out" / "handlers.jsonl") == [row]
+    assert (row.k, row.examples) == (8, 30)
+    assert isinstance(row, HandlersResult)
+    assert row.radii == Radii(attack=1.0)
+    assert {point.goal for point in row.points} == {"er", "mse"}
+    assert read_rows(tmp_path / "out" / "handlers.jsonl") == [json.loads(json.dumps(changed(row)))]
     (grid,) = grids_of(tiny[1], [row])
     assert_sound(grid)
     assert_a_picture(pictures(tiny[1], [row])["figure-6-compas"])
@@ -914,7 +920,7 @@ def test_mistakes_are_refused_in_one_sentence(arguments: list[str], said: str) -
 
 def test_a_figure_shows_only_data_sets_that_it_is_about() -> None:
     own = row_of("vanilla", 0, dataset="compas")
-    rows = [own, own | {"dataset": "mnist"}]
+    rows = [own, replace(own, dataset="mnist")]
     about = TARGETS["figure-8"]
     assert "mnist" not in about.datasets
     assert pictures(about, rows) == pictures(about, rows[:1])

@@ -1,7 +1,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from r2et.attacks.pgd import WalkBudget
 from r2et.core.files import read_rows
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
+from r2et.core.settings import changed
 from r2et.data import Dataset, load
 from r2et.evaluation.evaluate import EvaluationSettings
+from r2et.evaluation.results import Result, read_results
 from r2et.experiments import runner as runs
 from r2et.experiments.config import (
     ExplainerPlan,
@@ -291,12 +293,12 @@ def compas() -> Dataset:
     return replace(whole, name="slice", x=whole.x[:300], y=whole.y[:300])
 
 
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+def timeless(rows: list[Result]) -> list[Result]:
+    return [replace(row, seconds=0.0) for row in rows]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Result]]:
     """The folder of a finished run, not to be changed, and its rows."""
     out = tmp_path_factory.mktemp("finished")
     return out, run(compas(), tiny(), seeds=1, out=out)
@@ -325,35 +327,33 @@ def drop_rows(out: Path, *methods: str) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
 
-def test_a_run_gives_a_row_for_each_method(finished: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_run_gives_a_row_for_each_method(finished: tuple[Path, list[Result]]) -> None:
     out, rows = finished
-    assert [(row["seed"], row["method"]) for row in rows] == ROWS
-    assert sorted(rows, key=lambda row: row["key"]) == sorted(
-        read_rows(out / "results.jsonl"), key=lambda row: row["key"]
+    assert [(row.seed, row.method) for row in rows] == ROWS
+    assert sorted(rows, key=lambda row: row.key) == sorted(
+        read_results(out / "results.jsonl"), key=lambda row: row.key
     )
-    assert len({row["key"] for row in rows}) == 3
+    assert len({row.key for row in rows}) == 3
     assert len(models(out)) == 3
     linear, vanilla, stable = rows
     for row in rows:
-        assert row["passed"]
-        assert (row["dataset"], row["recipe"], row["data"]) == ("slice", "tiny", compas().digest)
-        assert row["floor"] == pytest.approx(vanilla["valid"]["auc"] - 0.9)
-        assert row["examples"] == 40
-        assert row["measures"]["strong precision@k"] <= row["measures"]["er precision@k"]
-        json.dumps(row, allow_nan=False)
-    assert linear["measures"]["strong precision@k"] == 1
-    assert [row["label"] for row in rows] == ["Linear (control)", "Vanilla", "R2ET\\H"]
-    assert [len(row["candidates"]) for row in rows] == [0, 1, 2]
-    best = max(stable["candidates"], key=lambda candidate: candidate["precision"])
-    assert stable["chosen"] == best["settings"]
-    assert stable["valid"] == best
-    assert vanilla["chosen"] == {}
-    assert linear["chosen"] is None
+        assert row.passed
+        assert (row.dataset, row.recipe, row.data) == ("slice", "tiny", compas().digest)
+        assert row.floor == pytest.approx(vanilla.valid.auc - 0.9)
+        assert row.examples == 40
+        assert row.measures["strong_precision"] <= row.measures["er_precision"]
+        json.dumps(changed(row), allow_nan=False)
+    assert linear.measures["strong_precision"] == 1
+    assert [row.label for row in rows] == ["Linear (control)", "Vanilla", "R2ET\\H"]
+    assert [len(row.candidates) for row in rows] == [0, 1, 2]
+    best = max(stable.candidates, key=lambda candidate: candidate.precision)
+    assert stable.chosen == best.settings
+    assert stable.valid == best
+    assert vanilla.chosen == {}
+    assert linear.chosen is None
 
 
-def test_a_finished_run_is_not_done_again(
-    finished: tuple[Path, list[dict[str, Any]]], again: Path
-) -> None:
+def test_a_finished_run_is_not_done_again(finished: tuple[Path, list[Result]], again: Path) -> None:
     written, results = models(again), (again / "results.jsonl").read_bytes()
     seen: list[Progress] = []
     assert run(compas(), tiny(), seeds=1, out=again, on_progress=seen.append) == finished[1]
@@ -368,7 +368,7 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4, 5])
 def test_an_interrupted_run_goes_on(
-    after: int, finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    after: int, finished: tuple[Path, list[Result]], tmp_path: Path
 ) -> None:
     done: list[Progress] = []
 
@@ -409,7 +409,7 @@ def test_progress_is_told_and_rows_come_before_further_models(tmp_path: Path) ->
 
 
 def test_a_missing_row_is_measured_without_training(
-    finished: tuple[Path, list[dict[str, Any]]], again: Path
+    finished: tuple[Path, list[Result]], again: Path
 ) -> None:
     drop_rows(again, "r2et-noh")
     written = models(again)
@@ -420,7 +420,7 @@ def test_a_missing_row_is_measured_without_training(
 
 
 def test_the_whole_unit_of_a_deleted_model_is_trained_again(
-    finished: tuple[Path, list[dict[str, Any]]], again: Path
+    finished: tuple[Path, list[Result]], again: Path
 ) -> None:
     drop_rows(again, "r2et-noh")
     written = models(again)
@@ -442,7 +442,7 @@ def test_a_damaged_model_is_refused_with_its_path(again: Path) -> None:
 
 
 def test_a_row_cut_short_is_measured_again(
-    finished: tuple[Path, list[dict[str, Any]]], again: Path
+    finished: tuple[Path, list[Result]], again: Path
 ) -> None:
     results = again / "results.jsonl"
     results.write_bytes(results.read_bytes()[:-200])
@@ -451,11 +451,11 @@ def test_a_row_cut_short_is_measured_again(
     assert len(read_rows(results)) == 3
 
 
-def test_more_seeds_extend_a_run(finished: tuple[Path, list[dict[str, Any]]], again: Path) -> None:
+def test_more_seeds_extend_a_run(finished: tuple[Path, list[Result]], again: Path) -> None:
     written = models(again)
     seen: list[Progress] = []
     rows = run(compas(), tiny(), seeds=2, out=again, on_progress=seen.append)
-    assert [(row["seed"], row["method"]) for row in rows] == [
+    assert [(row.seed, row.method) for row in rows] == [
         *ROWS,
         *((1, method) for _, method in ROWS),
     ]
@@ -463,19 +463,19 @@ def test_more_seeds_extend_a_run(finished: tuple[Path, list[dict[str, Any]]], ag
     assert seen[-1].done == seen[-1].total == 5
     assert models(again).items() >= written.items()
     assert len(models(again)) == 6
-    assert rows[4]["measures"] != rows[1]["measures"]
+    assert rows[4].measures != rows[1].measures
     assert run(compas(), tiny(), seeds=1, out=again) == finished[1]
 
 
 def test_another_recipe_or_table_adds_rows_of_its_own(
-    finished: tuple[Path, list[dict[str, Any]]], again: Path
+    finished: tuple[Path, list[Result]], again: Path
 ) -> None:
     fewer = replace(compas(), x=compas().x[:290], y=compas().y[:290])
     other = tiny(fit={"epochs": 2, "batch": 64}, methods=TINY["methods"][:1])
     vanilla = tiny(methods=TINY["methods"][:1])
     for dataset, recipe, count in ((compas(), other, 5), (fewer, vanilla, 7)):
         rows = run(dataset, recipe, seeds=1, out=again)
-        assert [row["method"] for row in rows] == ["linear", "vanilla"]
+        assert [row.method for row in rows] == ["linear", "vanilla"]
         assert len(read_rows(again / "results.jsonl")) == count
     # A method less is nothing new to do.
     assert run(compas(), vanilla, seeds=1, out=again) == finished[1][:2]
@@ -484,14 +484,14 @@ def test_another_recipe_or_table_adds_rows_of_its_own(
 
 def test_a_seed_without_an_able_model_says_so(tmp_path: Path) -> None:
     rows = run(compas(), tiny(gate=-1.0), seeds=1, out=tmp_path)
-    assert [row["passed"] for row in rows] == [True, False, False]
+    assert [row.passed for row in rows] == [True, False, False]
     for row in rows[1:]:
-        assert row["measures"] == {}
-        assert row["chosen"] is None
-        assert row["valid"] is None
-        assert "decisions" not in row
-        assert all(candidate["auc"] < row["floor"] for candidate in row["candidates"])
-    assert len(rows[2]["candidates"]) == 2
+        assert row.measures == {}
+        assert row.chosen is None
+        assert row.valid is None
+        assert row.decisions == ()
+        assert all(candidate.auc < row.floor for candidate in row.candidates)
+    assert len(rows[2].candidates) == 2
 
 
 def test_a_run_without_a_seed_or_a_folder_is_refused(tmp_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_vanilla_is_the_same_model_whether_others_go_on_from_it_or_not() -> None
 
 
 def test_another_explainer_is_measured_on_the_same_models(
-    finished: tuple[Path, list[dict[str, Any]]], again: Path
+    finished: tuple[Path, list[Result]], again: Path
 ) -> None:
     written = models(again)
     other = tiny(explainer={"name": "grad-x-input", "of": "margin"})
@@ -589,24 +589,24 @@ def test_another_explainer_is_measured_on_the_same_models(
     assert models(again) == written
     assert [each.what.split()[0] for each in seen] == ["beginning", *["measured"] * 3]
     for row, before in zip(rows, finished[1], strict=True):
-        assert row["key"] != before["key"]
-        assert row["explainer"] == {"name": "grad-x-input", "settings": {"of": "margin"}}
-        assert before["explainer"] == {"name": "grad", "settings": {}}
+        assert row.key != before.key
+        assert (row.explainer, row.explainer_settings) == ("grad-x-input", {"of": "margin"})
+        assert (before.explainer, before.explainer_settings) == ("grad", {})
         for name in ("candidates", "floor", "chosen", "valid"):
-            assert row[name] == before[name]
-        assert row["measures"]["clean AUC"] == before["measures"]["clean AUC"]
-    assert rows[1]["measures"]["saliency norm"] != finished[1][1]["measures"]["saliency norm"]
+            assert getattr(row, name) == getattr(before, name)
+        assert row.measures["clean_auc"] == before.measures["clean_auc"]
+    assert rows[1].measures["saliency_norm"] != finished[1][1].measures["saliency_norm"]
 
 
-def test_a_row_says_where_it_comes_from(finished: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_row_says_where_it_comes_from(finished: tuple[Path, list[Result]]) -> None:
     for row in finished[1]:
-        assert row["recipe digest"] == tiny().digest
-        assert row["schema"] == "scratch"
-        assert row["k"] == 4
-        assert row["code"] == code_digest()
-        assert len(row["code"]) == 12
-        assert row["failures"] == []
-        assert row["seconds"] > 0
+        assert row.recipe_digest == tiny().digest
+        assert row.schema == "scratch"
+        assert row.k == 4
+        assert row.code == code_digest()
+        assert len(row.code) == 12
+        assert row.failures == ()
+        assert row.seconds > 0
     kept = json.loads((finished[0] / "recipes" / f"tiny-{tiny().digest}.json").read_text())
     assert kept["fit"]["epochs"] == 1
     assert json.loads((finished[0] / "recipe.json").read_text()) == kept
@@ -755,12 +755,12 @@ def test_a_setting_that_diverges_is_a_failed_candidate(tmp_path: Path) -> None:
     recipe = tiny(methods=EXPLODING)
     rows = run(compas(), recipe, seeds=1, out=tmp_path)
     last = rows[-1]
-    assert last["passed"]
-    assert last["chosen"] == {"thickness": 0.05}
-    assert [each["settings"] for each in last["candidates"]] == [{"thickness": 0.05}]
-    (failure,) = last["failures"]
-    assert failure["settings"] == {"thickness": 1e39}
-    assert "learning rate" in failure["problem"]
+    assert last.passed
+    assert last.chosen == {"thickness": 0.05}
+    assert [each.settings for each in last.candidates] == [{"thickness": 0.05}]
+    (failure,) = last.failures
+    assert failure.settings == {"thickness": 1e39}
+    assert "learning rate" in failure.problem
     assert len(models(tmp_path)) == 2
     # It is remembered as failed: its row alone is done again, nothing is trained.
     drop_rows(tmp_path, "r2et-noh")
@@ -774,8 +774,8 @@ def test_a_setting_that_diverges_is_a_failed_candidate(tmp_path: Path) -> None:
 def test_a_method_whose_settings_all_diverge_fails_its_gate(tmp_path: Path) -> None:
     methods = [{"name": "vanilla"}, {"name": "r2et-noh", "thickness": 1e39}]
     row = run(compas(), tiny(methods=methods), seeds=1, out=tmp_path)[-1]
-    assert not row["passed"]
-    assert (row["candidates"], row["measures"], len(row["failures"])) == ([], {}, 1)
+    assert not row.passed
+    assert (row.candidates, row.measures, len(row.failures)) == ((), {}, 1)
 
 
 @pytest.mark.parametrize("schema", ["scratch", "retrain"])
@@ -783,13 +783,13 @@ def test_without_vanilla_there_is_nothing_to_keep(schema: str, tmp_path: Path) -
     # Other seeds and data sets go on: only the rows that hang on this model say so.
     wild = tiny(fit={"epochs": 3, "learning_rate": 1e30}, schema=schema)
     rows = run(compas(), wild, seeds=1, out=tmp_path)
-    assert [row["passed"] for row in rows] == [True, False, False]
-    assert [row["floor"] for row in rows] == [None] * 3
-    assert rows[0]["measures"]["strong precision@k"] == 1
-    assert "learning rate" in rows[1]["failures"][0]["problem"]
-    assert len(rows[2]["failures"]) == 2
+    assert [row.passed for row in rows] == [True, False, False]
+    assert [row.floor for row in rows] == [None] * 3
+    assert rows[0].measures["strong_precision"] == 1
+    assert "learning rate" in rows[1].failures[0].problem
+    assert len(rows[2].failures) == 2
     if schema == "retrain":
-        assert rows[2]["failures"][0]["problem"].startswith("there is no Vanilla model to go on")
+        assert rows[2].failures[0].problem.startswith("there is no Vanilla model to go on")
     seen: list[Progress] = []
     assert run(compas(), wild, seeds=1, out=tmp_path, on_progress=seen.append) == rows
     assert seen == []
@@ -803,7 +803,7 @@ def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -
         schema="retrain", retrain_epochs=3, fit={"epochs": 5, "batch": 64}, least_ranking=0.6
     )
     rows = run(compas(), recipe, seeds=1, out=tmp_path)
-    assert all(row["schema"] == "retrain" for row in rows)
+    assert all(row.schema == "retrain" for row in rows)
     split = compas().split(0)
     found = {path: checkpoint.load(path) for path in tmp_path.rglob("*.safetensors")}
     vanilla = next(model for model, header in found.values() if header["method"] == "vanilla")
@@ -821,7 +821,9 @@ def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -
         after = gradient(model, x, labels).detach()
         assert precision_at_k(before, after, 4).mean() >= 0.6
         assert distance(model, vanilla) < distance(runs.network(split, header["model"]), vanilla)
-    assert rows[2]["candidates"] == [header["candidate"] for _, header in in_grid_order(retrained)]
+    assert [asdict(each) for each in rows[2].candidates] == [
+        header["candidate"] for _, header in in_grid_order(retrained)
+    ]
 
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:
@@ -866,9 +868,9 @@ def test_a_model_that_lost_vanillas_ranking_at_once_is_none(tmp_path: Path) -> N
     # Large steps on a trained network: the ranking of no example is kept exactly.
     recipe = tiny(schema="retrain", least_ranking=1.0, fit={"epochs": 3, "batch": 16})
     row = run(compas(), recipe, seeds=1, out=tmp_path)[-1]
-    assert not row["passed"]
-    assert row["measures"] == {}
-    assert [each["problem"] for each in row["failures"]] == [
+    assert not row.passed
+    assert row.measures == {}
+    assert [each.problem for each in row.failures] == [
         "no epoch of retraining kept both Vanilla's explanations and its AUC."
     ] * 2
 

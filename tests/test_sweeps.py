@@ -19,6 +19,7 @@ import torch
 
 from r2et.core.files import held, read_rows
 from r2et.data import Dataset
+from r2et.evaluation.results import Result, read_results
 from r2et.experiments import execution as sweeps
 from r2et.experiments.execution import Local, Progress, sweep
 from r2et.experiments.runner import Work, code_digest
@@ -26,7 +27,7 @@ from refusals import refusal
 from sweeping import load_slice, timeless, tiny
 
 TESTS = Path(__file__).parent
-Rows = list[dict[str, Any]]
+Rows = list[Result]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +39,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
 
 def assert_the_same(out: Path, rows: Rows) -> None:
     """Exactly these rows are in the folder, each once, and nothing half written."""
-    found = read_rows(out / "results.jsonl")
-    assert len({row["key"] for row in found}) == len(found)
+    found = read_results(out / "results.jsonl")
+    assert len({row.key for row in found}) == len(found)
     assert timeless(found) == timeless(rows)
     assert not [path for path in out.rglob("*") if path.name.endswith(".tmp")]
 
@@ -51,19 +52,19 @@ def test_there_is_a_row_for_each_data_set_seed_and_method(
     undisturbed: tuple[Path, Rows],
 ) -> None:
     out, rows = undisturbed
-    assert [(row["dataset"], row["seed"], row["method"]) for row in rows] == [
+    assert [(row.dataset, row.seed, row.method) for row in rows] == [
         (dataset, 0, method)
         for dataset in ("left", "right")
         for method in ("linear", "vanilla", "r2et-noh")
     ]
-    assert all(row["passed"] for row in rows)
+    assert all(row.passed for row in rows)
     assert_the_same(out, rows)
     assert len(list(out.rglob("*.safetensors"))) == 2 * 3
-    floors = {(row["dataset"], row["seed"]): row["floor"] for row in rows}
+    floors = {(row.dataset, row.seed): row.floor for row in rows}
     for row in rows:
-        if row["method"] == "vanilla":
-            expected = row["valid"]["auc"] - 0.5
-            assert floors[row["dataset"], row["seed"]] == pytest.approx(expected)
+        if row.method == "vanilla":
+            expected = row.valid.auc - 0.5
+            assert floors[row.dataset, row.seed] == pytest.approx(expected)
 
 
 class Counting:
@@ -137,7 +138,7 @@ def test_some_data_sets_and_seeds_can_be_asked_for(
     # The rest is added to what is there.
     counting.computed.clear()
     rows = sweep(tiny(), tmp_path, load=load_slice, only=["right"], seeds=2)
-    assert [row["seed"] for row in rows] == [0, 0, 0, 1, 1, 1]
+    assert [row.seed for row in rows] == [0, 0, 0, 1, 1, 1]
     assert timeless(rows[:3]) == timeless(undisturbed[1][3:])
     assert counting.computed.count("train_unit") == 2
     assert len(read_rows(tmp_path / "results.jsonl")) == 6
@@ -157,7 +158,7 @@ def test_retraining_waits_for_vanilla(counting: Counting, tmp_path: Path) -> Non
     recipe = tiny(schema="retrain", datasets=["left"], least_ranking=0.0)
     seen: list[Progress] = []
     rows = sweep(recipe, tmp_path, load=load_slice, on_progress=seen.append)
-    assert [row["passed"] for row in rows] == [True] * 3
+    assert [row.passed for row in rows] == [True] * 3
     trained = [each.what for each in seen if each.what.startswith("trained")]
     assert trained == ["trained Vanilla", "trained R2ET\\H"]
 
@@ -171,7 +172,7 @@ def test_settings_of_a_data_set_count_where_the_recipe_is_a_file(tmp_path: Path)
         '[[methods]]\nname = "vanilla"\n[for.right]\nseeds = 2\n[for.right.evaluation]\nk = 3\n'
     )
     rows = sweep(str(file), tmp_path / "out", load=load_slice)
-    found = [(row["dataset"], row["seed"], row["k"]) for row in rows if row["method"] == "vanilla"]
+    found = [(row.dataset, row.seed, row.k) for row in rows if row.method == "vanilla"]
     assert found == [("left", 0, 2), ("right", 0, 3), ("right", 1, 3)]
     kept = [json.loads(path.read_text()) for path in (tmp_path / "out" / "recipes").iterdir()]
     assert sorted(each["evaluation"]["k"] for each in kept) == [2, 3]

@@ -1,20 +1,27 @@
 import csv
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from r2et.evaluation.results import (
+    CHANGED,
+    COLUMNS,
+    MEASURES,
+    STRONG,
+    Evaluation,
+    Result,
+    result_from,
+)
 from r2et.experiments.tables import (
     BEST,
-    CHANGED,
     CHOSEN_LABEL,
-    COLUMNS,
     check_rows,
     chosen_methods,
     chosen_rows,
     comparisons,
-    measures_of,
     names_chosen,
     summarise,
     summary_of_chosen,
@@ -41,16 +48,15 @@ LABELS = {
     "steadfast": "Steadfast",
     "steadfast-quick": "Steadfast (quick)",
 }
-STRONG = "strong precision@k"
 
 
 def made_row(
     method: str, seed: int, strong: float = 0.5, *, valid: float = 0.5, **measures: float
-) -> dict[str, Any]:
+) -> Result:
     """A row as a run writes it, small enough to be checked by eye: 5 features, k = 2."""
     at_small = 1 - (1 - strong) / 2
-    precision = {f"{name} precision@k": strong for name in ("er", "mse", "strong", "applicant")}
-    return {
+    precision = {f"{name}_precision": strong for name in ("er", "mse", "strong", "applicant")}
+    table = {
         "key": f"{method}-{seed}",
         "dataset": "adult",
         "data": "0123456789ab",
@@ -63,25 +69,25 @@ def made_row(
         if method == "linear"
         else [{"settings": {}, "auc": 0.9, "precision": valid}],
         "floor": 0.88,
-        "selected by": "strong",
+        "selected_by": "strong",
         "passed": True,
         "chosen": None if method == "linear" else {"thickness": 0.1},
         "valid": {"settings": {}, "auc": 0.9, "precision": valid},
         "measures": {
-            "clean AUC": 0.9,
+            "clean_auc": 0.9,
             **precision,
-            "er thickness": 0.95,
-            "saliency norm": 3.0,
+            "er_thickness": 0.95,
+            "saliency_norm": 3.0,
             "flippable": 0.1,
-            "null share": 0.2,
-            "exchange agreement": 0.92,
-            "exchange size": 0.81,
-            "distinct sets": 10.0,
+            "off_data_share": 0.2,
+            "exchange_agreement": 0.92,
+            "exchange_size": 0.81,
+            "distinct_sets": 10.0,
             "tie": 0.0,
-            "er sen": 0.0,
-            "mse sen": 0.0,
-            "strong sen": 0.0,
-            "last doubling": -0.01,
+            "er_changed": 0.0,
+            "mse_changed": 0.0,
+            "strong_changed": 0.0,
+            "last_doubling": -0.01,
             **measures,
         },
         "intervals": {},
@@ -97,21 +103,28 @@ def made_row(
                 "high": [1.0, 0.9, 0.4, 0.3, 0.2],
             },
             "scatter": {
-                "first flip": [10, 50, 101],
+                "first_flip": [10, 50, 101],
                 "thickness": [0.8, 0.9, 1.0],
-                "never flipped": 1 / 3,
-                "last step": 100,
-                "correlation": {"thickness": 0.9, "gaussian thickness": 0.5, "hessian norm": -0.1},
+                "never_flipped": 1 / 3,
+                "last_step": 100,
+                "correlation": {"thickness": 0.9, "gaussian_thickness": 0.5, "hessian_norm": -0.1},
             },
         },
         "decisions": [made_decision(7), made_decision(3)],
-        "change buys": ["age: up by 5 years", "fixed: gender"],
+        "change_buys": ["age: up by 5 years", "fixed: gender"],
         "alarms": ["random points do more damage for 7% of the examples."] if seed == 1 else [],
         "examples": 3,
         "features": 5,
         "k": 2,
         "seconds": 1.0,
     }
+    return result_from(Result, table, "a made row")
+
+
+def with_valid(row: Result, **changes: float) -> Result:
+    """The row, judged otherwise on validation data."""
+    assert row.valid is not None
+    return replace(row, valid=replace(row.valid, **changes))
 
 
 def made_decision(row: int) -> dict[str, Any]:
@@ -131,17 +144,12 @@ def made_decision(row: int) -> dict[str, Any]:
     }
 
 
-def failed_row(method: str, seed: int) -> dict[str, Any]:
+def failed_row(method: str, seed: int) -> Result:
     """A row as a run writes it when no model of a method is above the AUC floor."""
-    whole = made_row(method, seed)
-    kept = (*list(whole)[: list(whole).index("passed")],)
-    return {
-        **{name: whole[name] for name in kept},
-        "passed": False,
-        "chosen": None,
-        "valid": None,
-        "measures": {},
-    }
+    row = made_row(method, seed)
+    head = {each.name for each in fields(Result)} - {each.name for each in fields(Evaluation)}
+    kept: Any = {name: getattr(row, name) for name in head}
+    return replace(Result(k=row.k, **kept), passed=False, chosen=None, valid=None)
 
 
 def test_a_summary_is_the_mean_and_spread_over_the_seeds() -> None:
@@ -173,16 +181,16 @@ def test_a_failed_seed_is_named_and_not_filled() -> None:
 
 def test_a_measure_that_one_seed_lacks_has_no_mean() -> None:
     rows = [made_row("vanilla", 0), made_row("vanilla", 1)]
-    del rows[1]["measures"]["tie"]
+    del rows[1].measures["tie"]
     (summary,) = summarise(rows)
     assert "tie" not in summary.means
     assert STRONG in summary.means
 
 
 def test_changed_predictions_are_those_of_the_worst_attack() -> None:
-    row = made_row("vanilla", 0, **{"mse sen": 0.03, "strong sen": 0.01})
-    assert measures_of(row)[CHANGED] == 0.03
-    assert CHANGED not in measures_of(failed_row("r2et", 0))
+    row = made_row("vanilla", 0, **{"mse_changed": 0.03, "strong_changed": 0.01})
+    assert row.numbers[CHANGED] == 0.03
+    assert CHANGED not in failed_row("r2et", 0).numbers
 
 
 def test_the_best_variant_is_chosen_on_validation_data() -> None:
@@ -197,10 +205,10 @@ def test_the_best_variant_is_chosen_on_validation_data() -> None:
     ]
     assert best_variant(rows) == {0: "r2et-mm", 1: "r2et"}
     best = best_rows(rows)
-    assert [(row["method"], row["label"]) for row in best] == [(BEST, BEST_LABEL)] * 2
-    assert [row["variant"] for row in best] == ["R2ET-mm", "R2ET"]
-    assert [row["measures"][STRONG] for row in best] == [0.5, 0.9]
-    assert rows[2]["method"] == "r2et-mm", "the given rows stay as they are"
+    assert [(row.method, row.label) for row in best] == [(BEST, BEST_LABEL)] * 2
+    assert [row.variant for row in best] == ["R2ET-mm", "R2ET"]
+    assert [row.measures[STRONG] for row in best] == [0.5, 0.9]
+    assert rows[2].method == "r2et-mm", "the given rows stay as they are"
     summary = summary_of_best(rows)
     assert summary is not None
     assert (summary.seeds, summary.failed) == ((0, 1), (2,))
@@ -210,13 +218,13 @@ def test_the_best_variant_is_chosen_on_validation_data() -> None:
 def test_of_equal_variants_the_more_accurate_then_the_first_is_chosen() -> None:
     rows = [made_row("r2et-noh", 0, valid=0.7), made_row("r2et", 0, valid=0.7)]
     assert best_variant(rows) == chosen_methods(rows) == {0: "r2et-noh"}
-    rows[1]["valid"]["auc"] += 0.01
+    rows[1] = with_valid(rows[1], auc=0.91)
     assert best_variant(rows) == chosen_methods(rows) == {0: "r2et"}
-    rows[0]["valid"]["precision"] += 0.01
+    rows[0] = with_valid(rows[0], precision=0.71)
     assert chosen_methods(rows) == {0: "r2et-noh"}, "P@k comes before the AUC"
 
 
-def rows_with_ours() -> list[dict[str, Any]]:
+def rows_with_ours() -> list[Result]:
     """Ours is chosen on seed 0, R2ET on seed 1, and on seed 2 only ours has a model."""
     return [
         made_row("vanilla", 0, 0.3, valid=0.99),
@@ -235,8 +243,8 @@ def test_a_run_chooses_among_r2et_and_ours() -> None:
     rows = rows_with_ours()
     assert chosen_methods(rows) == {0: "steadfast", 1: "r2et", 2: "steadfast"}
     chosen = chosen_rows(rows)
-    assert [(row["method"], row["label"]) for row in chosen] == [(BEST, CHOSEN_LABEL)] * 3
-    assert [row["variant"] for row in chosen] == ["Steadfast", "R2ET", "Steadfast"]
+    assert [(row.method, row.label) for row in chosen] == [(BEST, CHOSEN_LABEL)] * 3
+    assert [row.variant for row in chosen] == ["Steadfast", "R2ET", "Steadfast"]
     summary = summary_of_chosen(rows)
     assert summary is not None
     assert (summary.seeds, summary.failed) == ((0, 1, 2), ())
@@ -254,7 +262,7 @@ def test_a_run_chooses_among_r2et_and_ours() -> None:
 
 def test_ours_changes_nothing_in_the_tables_of_the_papers() -> None:
     rows = rows_with_ours()
-    without = [row for row in rows if row["method"] != "steadfast"]
+    without = [row for row in rows if row.method != "steadfast"]
     assert best_variant(rows) == best_variant(without) == {0: "r2et", 1: "r2et"}
     assert best_rows(rows) == best_rows(without)
     assert summary_of_best(rows) == summary_of_best(without)
@@ -264,7 +272,11 @@ def test_ours_changes_nothing_in_the_tables_of_the_papers() -> None:
 
 
 def test_a_missing_model_is_put_down_to_its_cause() -> None:
-    rows = [failed_row("r2et", 0), failed_row("r2et", 1), failed_row("r2et", 2) | {"floor": None}]
+    rows = [
+        failed_row("r2et", 0),
+        failed_row("r2et", 1),
+        replace(failed_row("r2et", 2), floor=None),
+    ]
     assert why_missing(rows, []) == ""
     assert why_missing(rows, [0, 1]) == "no model above the AUC floor on seeds 0 and 1"
     assert why_missing(rows, [1, 2]) == (
@@ -333,20 +345,32 @@ def test_what_was_not_published_is_none(dataset: str, label: str, attack: str) -
 
 def test_columns_show_measures_that_rows_hold() -> None:
     row = made_row("vanilla", 0)
-    of_others = {"noise precision@k", "er last precision@k", "within-class AUC", "accuracy"}
-    assert {column.key for column in COLUMNS} - of_others <= measures_of(row).keys()
-    for column in COLUMNS:
-        assert column.line.endswith(".")
-        metric = METRICS.get(column.key.split(" ", 1)[-1]) or METRICS.get(column.key)
-        if metric is not None:
-            assert column.better == metric.better, column.key
+    of_others = {"noise_precision", "within_class_auc", "accuracy"}
+    of_others |= {"er_last_precision", "er_last_changed"}
+    assert {column.key for column in COLUMNS} - of_others <= row.numbers.keys()
+
+
+@pytest.mark.parametrize("key", MEASURES)
+def test_a_measure_says_all_that_tables_need(key: str) -> None:
+    measure = MEASURES[key]
+    assert measure.key == key
+    assert measure.line.endswith(".")
+    if measure.metric:
+        assert measure.better == METRICS[measure.metric].better
+    if measure.group:
+        assert measure in COLUMNS
+
+
+def test_a_number_without_a_measure_is_refused() -> None:
+    with pytest.raises(ValueError, match="no measure 'clean_acu': did you mean 'clean_auc'"):
+        replace(made_row("vanilla", 0), measures={"clean_acu": 0.9})
 
 
 def test_values_are_written_as_their_column_asks() -> None:
     shown = {column.key: column.show(0.66666) for column in COLUMNS}
-    assert shown["clean AUC"] == "0.6667"
+    assert shown["clean_auc"] == "0.6667"
     assert shown[STRONG] == "66.7"
-    counts = next(column for column in COLUMNS if column.key == "distinct sets")
+    counts = next(column for column in COLUMNS if column.key == "distinct_sets")
     assert (counts.show(104.0), counts.show(24.5), counts.show_sd(1.0)) == ("104", "24.5", "1.0")
 
 
@@ -378,4 +402,4 @@ def test_rows_of_different_runs_are_refused() -> None:
         check_rows([made_row("vanilla", 0), made_row("vanilla", 0)])
     for name in ("dataset", "recipe"):
         with pytest.raises(ValueError, match=f"rows of one {name}"):
-            check_rows([made_row("vanilla", 0), made_row("vanilla", 1) | {name: "other"}])
+            check_rows([made_row("vanilla", 0), replace(made_row("vanilla", 1), **{name: "other"})])

@@ -8,12 +8,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
 import typer
 from rich.console import Console
@@ -183,11 +183,6 @@ def _size(text: str | None) -> tuple[int, int] | None:
 
 DAMAGED = (LookupError, TypeError, AttributeError, ArithmeticError, StopIteration)
 """What working with rows ends in of which a part is missing or something else."""
-ROW_KEYS: dict[str, type] = {
-    **dict.fromkeys(("dataset", "recipe", "method", "label"), str),
-    "seed": int,
-    "measures": dict,
-}
 
 
 @contextmanager
@@ -202,17 +197,6 @@ def rows_of(folder: Path) -> Iterator[None]:
             f"the rows of {folder} are damaged or of another version "
             f"({type(problem).__name__} {problem}): restore them from a copy or run again."
         ) from problem
-
-
-def check_rows(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Refuse rows that do not say what they are of."""
-    for number, row in enumerate(rows, 1):
-        for key, kind in ROW_KEYS.items():
-            if not isinstance(row.get(key), kind):
-                raise ValueError(
-                    f"row {number} of {folder} must give {key!r} as {kind.__name__}, got "
-                    f"{row.get(key)!r}: restore it from a copy or run again."
-                )
 
 
 # --- progress and the end -----------------------------------------------------------------------

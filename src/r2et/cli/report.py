@@ -3,12 +3,15 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from r2et.cli.common import AsJson, DataRoot, check_rows, command_given, faults, rows_of
+from r2et.cli.common import AsJson, DataRoot, command_given, faults, rows_of
+
+if TYPE_CHECKING:
+    from r2et.evaluation.results import Result
 
 
 def report_command(
@@ -28,20 +31,18 @@ def report_command(
 ) -> None:
     """Print the table and write the report of a finished run again, without any model."""
     faults.folder = out or folder
-    from r2et.core.files import read_rows
+    from r2et.evaluation.results import read_results
 
-    rows = read_rows(folder / "results.jsonl")
-    check_rows(rows, folder)
-    rows = _latest(rows)
+    rows = _latest(read_results(folder / "results.jsonl"))
     if not rows:
         raise ValueError(f"{folder} holds no results.jsonl with rows: run `r2et run` first.")
-    rows = [row for row in rows if skip <= row["seed"] and (seeds is None or row["seed"] < seeds)]
+    rows = [row for row in rows if skip <= row.seed and (seeds is None or row.seed < seeds)]
     if not rows:
         raise ValueError(f"{folder} has no seed left of those asked for: ask for others.")
     from r2et.data.builtin import DATASETS, load
     from r2et.data.roots import MissingDataError
 
-    dataset = rows[0]["dataset"]
+    dataset = rows[0].dataset
     try:
         source = load(dataset).source if dataset in DATASETS else ""
     except MissingDataError:
@@ -50,17 +51,16 @@ def report_command(
         show_run(rows, folder, out or folder, source, as_json)
 
 
-def _latest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _latest(rows: Sequence["Result"]) -> list["Result"]:
     """The last row of each method and seed, of the recipe and data of the last row."""
     if not rows:
         return []
-    same = [row for row in rows if all(row[at] == rows[-1][at] for at in ("dataset", "recipe"))]
-    return list({(row["method"], row["seed"]): row for row in same}.values())
+    last = rows[-1]
+    same = [row for row in rows if (row.dataset, row.recipe) == (last.dataset, last.recipe)]
+    return list({(row.method, row.seed): row for row in same}.values())
 
 
-def show_run(
-    rows: Sequence[dict[str, Any]], folder: Path, out: Path, source: str, as_json: bool
-) -> None:
+def show_run(rows: Sequence["Result"], folder: Path, out: Path, source: str, as_json: bool) -> None:
     """Write the report of a run, then print its rows as JSON and nothing else, or as tables."""
     from r2et.core.limits import content_of, json_of
     from r2et.experiments.tables import table_rows
@@ -72,9 +72,9 @@ def show_run(
     page = write_report(
         rows,
         out / "report.html",
-        dataset_name=rows[0]["dataset"],
+        dataset_name=rows[0].dataset,
         source=source,
-        recipe_name=rows[0]["recipe"],
+        recipe_name=rows[0].recipe,
         recipe_line=recipe["line"],
         command=command_given(),
     )

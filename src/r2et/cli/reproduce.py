@@ -18,7 +18,6 @@ from r2et.cli.common import (
     bar,
     check_address,
     check_place,
-    check_rows,
     faults,
     going_on,
     listed,
@@ -95,7 +94,6 @@ def reproduce_command(
     if rows_from is not None:
         with rows_of(rows_from):
             rows = kept_rows(rows_from)
-        check_rows(rows, rows_from)
         if not rows and docs is None:
             raise ValueError(f"{rows_from} holds no rows in files *.jsonl: name another folder.")
     else:

@@ -108,9 +108,9 @@ def run_command(
             on_progress=show,
         )
     for row in rows:
-        if row["floor"] is None and row["failures"]:
+        if row.floor is None and row.failures:
             raise ValueError(
-                f"the Vanilla network of seed {row['seed']} could not be trained, so that there is "
-                f"no AUC to keep: {row['failures'][0]['problem']}"
+                f"the Vanilla network of seed {row.seed} could not be trained, so that there is "
+                f"no AUC to keep: {row.failures[0].problem}"
             )
     show_run(rows, folder, folder, dataset.source, as_json)

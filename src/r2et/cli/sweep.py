@@ -73,13 +73,13 @@ def sweep_command(
             on_progress=show,
         )
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    failed = [row for row in rows if not row["passed"]]
+    failed = [row for row in rows if not row.passed]
     for row in failed:
-        floor = row["floor"]
+        floor = row.floor
         why = (
             "Vanilla could not be trained" if floor is None else f"none kept an AUC of {floor:.4f}"
         )
-        console.print(f"{row['dataset']}, seed {row['seed']}: no model of {row['label']}, {why}.")
+        console.print(f"{row.dataset}, seed {row.seed}: no model of {row.label}, {why}.")
     console.print(
         f"{count(len(rows), 'row')}, of which {len(failed) or 'none'} failed the gate: "
         f"{folder / 'results.jsonl'}"

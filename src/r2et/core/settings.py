@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 UNKNOWN = ("unexpected_keyword_argument",)
-MISSING = ("missing", "missing_keyword_only_argument")
+LEFT_OUT = ("missing", "missing_keyword_only_argument")
 
 
 def settings_from(kind: type[T], table: object, where: str) -> T:
@@ -56,6 +56,24 @@ def settings_from(kind: type[T], table: object, where: str) -> T:
     return record
 
 
+def changed(record: Any) -> Any:
+    """A record as values for JSON, without fields that are as they would be if left out.
+
+    `settings_from` makes the same record of them again.
+    """
+    if is_dataclass(record):
+        values = {field.name: getattr(record, field.name) for field in fields(record)}
+        usual = {field.name: _default(field) for field in fields(record)}
+        return {key: changed(value) for key, value in values.items() if value != usual[key]}
+    if isinstance(record, Mapping):
+        return {key: changed(value) for key, value in record.items()}
+    return [changed(value) for value in record] if isinstance(record, list | tuple) else record
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 @cache
 def _adapter(kind: Any) -> "TypeAdapter[Any]":
     """What reads records of a kind. Within a table they take its strictness, alone they cannot."""
@@ -79,7 +97,7 @@ def _told(kind: type[Any], place: Sequence[str], where: str, problem: Mapping[st
         return f"{_table(names, where)} has no setting {place[-1]!r}: {nearest(place[-1], known)}"
     if reason == "value_error":
         return f"{_table(names if record else names[:-1], where)}: {problem['ctx']['error']}"
-    if reason in MISSING:
+    if reason in LEFT_OUT:
         return f"{_table(names[:-1], where)} is incomplete: {names[-1]!r} is missing."
     if record:
         return f"{_table(names, where)} must be a table of settings, got {got!r}."

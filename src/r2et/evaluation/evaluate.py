@@ -31,6 +31,7 @@ from r2et.core.ranking import distinct_sets, order, precision_at_k
 from r2et.core.rng import stream
 from r2et.data.dataset import Split
 from r2et.evaluation.rendering import drawn_decisions
+from r2et.evaluation.results import MEASURES, Evaluation, KeptCurve, Profile, Radii, Scatter, Series
 from r2et.explainers import (
     Explainer,
     InputExplainer,
@@ -40,7 +41,7 @@ from r2et.explainers import (
     log_odds,
     predicted,
 )
-from r2et.metrics import METRICS, Case, names_of
+from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import shares_of
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean_with_interval
@@ -55,10 +56,7 @@ from r2et.preflight.validation import cleared
 EVALUATED = ("er", "mse", "strong")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 APPLICANT = "applicant"
-PER_ATTACK, REMOVING = names_of("attack"), names_of("removal")
-PER_MODEL, EXCHANGED = (*REMOVING, *names_of("model")), names_of("exchanges")
-WITHOUT = "without exchanges"  # share of examples that have no exchanges to order
-CORRELATED = ("gaussian thickness", "least gaussian thickness", "hessian norm")
+CORRELATED = ("gaussian_thickness", "least_gaussian_thickness", "hessian_norm")
 SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
 SCATTERED = 400  # dots of a scatter plot
 
@@ -161,7 +159,7 @@ def evaluate(
     explain: Explainer = gradient,
     rules: Mapping[str, Rule] | None = None,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> Evaluation:
     """What the test part shows of a model: means, intervals, series for figures, told decisions.
 
     All in float64, on a copy: in float32 a sure model's explanations round to ties. `rules` say
@@ -209,30 +207,28 @@ def evaluate(
     values: dict[str, Tensor] = {}
     for name, attacked in attacks.items():
         case = case_of(model, split, settings, task, x, attacked, y)
-        for metric in PER_ATTACK:
-            values[f"{name} {metric}"] = METRICS[metric].measure(case)
-    for metric in PER_MODEL:
-        if metric not in REMOVING or task.features is not None:
-            values[metric] = METRICS[metric].measure(case)
+        values |= measured(case, "attack", name)
+    values |= measured(case, "model")
+    if task.features is not None:
+        values |= measured(case, "removal")
     for name, walk in walks.items():
         if not split.dataset.tabular and walk.last is not None:
             values |= at_the_end(name, walk, model, x, y, settings.k, task)
     if settings.noise:
-        values["noise precision@k"] = noise_precision(model, x, y, settings, task, seed)
+        values["noise_precision"] = noise_precision(model, x, y, settings, task, seed)
     if settings.gauge_free:
         aimed = replace(task, explain=_gauge_free(explain, split))
         found_there = attacked_by("strong", model, x, y, settings, task=aimed, seed=seed)
-        values[f"strong gauge-free {PER_ATTACK[0]}"] = found_there.precision
+        values["strong_project_one_hot_precision"] = found_there.precision
     near = task.perturbation.at(settings.small_radius)
     values["flippable"] = flippable(model, x, y, perturbation=near).double()
     if split.dataset.structure.one_hot:
         with torch.no_grad():
             margins = input_gradient(model, x, y, "margin")
-        values["null share"] = off_data_share(margins, split.dataset.structure.one_hot)
+        values["off_data_share"] = off_data_share(margins, split.dataset.structure.one_hot)
     if split.dataset.structure.exchangeable:
-        measured = {metric: METRICS[metric].measure(case) for metric in EXCHANGED}
         # Of a person with hardly any exchange to make, nothing can be ordered.
-        values |= {metric: each[known] for metric, each in measured.items()
+        values |= {key: each[known] for key, each in measured(case, "exchanges").items()
                    if (known := ~each.isnan()).sum() > 1}  # fmt: skip
     around = thickness(
         model,
@@ -246,48 +242,56 @@ def evaluate(
         points=8,
         generator=stream(seed, "gaussian thickness"),
     )
-    values["gaussian thickness"] = around.value
-    values["least gaussian thickness"] = around.minimum
+    values["gaussian_thickness"] = around.value
+    values["least_gaussian_thickness"] = around.minimum
     before = explained(model, explain, x, y)
     measures = {name: float(each.double().mean()) for name, each in values.items()}
-    measures["clean AUC"] = auc(model, whole, labels)
+    measures["clean_auc"] = auc(model, whole, labels)
     if labels.max() > 1:
         measures["accuracy"] = accuracy(model, whole, labels)
     if split.dataset.structure.pairs:
         first = split.dataset.y[split.test.rows[:, 0]].to(labels.device)
-        measures["within-class AUC"] = auc_within(model, whole, labels, first)
-    if EXCHANGED[0] in values:
-        measures[WITHOUT] = 1 - len(values[EXCHANGED[0]]) / len(x)
-    measures["distinct sets"] = float(distinct_sets(before, settings.k))
+        measures["within_class_auc"] = auc_within(model, whole, labels, first)
+    if "exchange_agreement" in values:
+        measures["without_exchanges"] = 1 - len(values["exchange_agreement"]) / len(x)
+    measures["distinct_sets"] = float(distinct_sets(before, settings.k))
     doubling = None if curve is None else last_doubling(curve.attacks[-1])
     if doubling is not None:
-        measures["last doubling"] = doubling.change
+        measures["last_doubling"] = doubling.change
     if len(truth.unique()) > 1:  # of a rare class the attacked examples may show none
         for name, attacked in attacks.items():
-            measures[f"{name} attacked AUC"] = auc(model, attacked, truth)
-    series: dict[str, Any] = {"profile": profile_of(before)}
-    if curve is not None:
-        series["curve"] = curve_of(walks.get("er"), curve, settings)
-    if "er" in walks:
-        series["scatter"] = scatter_of(walks["er"], values, settings.manipulated)
+            measures[f"{name}_attacked_auc"] = auc(model, attacked, truth)
+    return Evaluation(
+        k=settings.k,
+        examples=len(x),
+        features=before.shape[-1],
+        radii=Radii(
+            attack=settings.er.radius,
+            decision=settings.decision_radius,
+            flippable=settings.small_radius,
+            norm=settings.norm,
+        ),
+        measures=measures,
+        intervals={key: _interval(each) for key, each in values.items()},
+        series=Series(
+            profile=profile_of(before),
+            curve=curve_of(walks.get("er"), curve, settings),
+            scatter=scatter_of(walks.get("er"), values, settings.manipulated),
+        ),
+        decisions=tuple(decisions),
+        change_buys=tuple(buys),
+        alarms=() if curve is None else tuple(alarms(model, x, y, curve, settings.k)),
+        preflight=tuple(in_words(each) for each in found),
+        seconds=round(time.perf_counter() - started, 2),
+    )
+
+
+def measured(case: Case, needs: str, attack: str = "") -> dict[str, Tensor]:
+    """The measures of a case that need the same and, if it is an attack, are of this one."""
     return {
-        "measures": measures,
-        "intervals": {name: _interval(each) for name, each in values.items()},
-        "series": series,
-        "decisions": decisions,
-        "change buys": buys,
-        "alarms": [] if curve is None else alarms(model, x, y, curve, settings.k),
-        "preflight": [in_words(each) for each in found],
-        "examples": len(x),
-        "features": before.shape[-1],
-        "k": settings.k,
-        "radii": {
-            "attack": settings.er.radius,
-            "decision": settings.decision_radius,
-            "flippable": settings.small_radius,
-            "norm": settings.norm,
-        },
-        "seconds": round(time.perf_counter() - started, 2),
+        each.key: METRICS[each.metric].measure(case)
+        for each in MEASURES.values()
+        if each.metric and (METRICS[each.metric].needs, each.attack) == (needs, attack)
     }
 
 
@@ -385,8 +389,8 @@ def at_the_end(
             ]
         ).any(0)
     return {
-        f"{name} last precision@k": precision_at_k(walk.before, after, k),
-        f"{name} last sen": lost.to(after.dtype),
+        f"{name}_last_precision": precision_at_k(walk.before, after, k),
+        f"{name}_last_changed": lost.to(after.dtype),
     }
 
 
@@ -503,24 +507,26 @@ def applicant(
     return actionable_set(split, rules, radius=radius)
 
 
-def _interval(values: Tensor) -> list[float]:
+def _interval(values: Tensor) -> tuple[float, float]:
     mean = mean_with_interval(values)
-    return [mean.low, mean.high]
+    return mean.low, mean.high
 
 
 def curve_of(
-    er: AttackResult | None, strong: Curve, settings: EvaluationSettings
-) -> dict[str, list[float]]:
+    er: AttackResult | None, strong: Curve | None, settings: EvaluationSettings
+) -> KeptCurve:
     """Mean P@k against the radius: under the strong attack, and along ERAttack's walk if it ran.
 
     With the share of examples whose smallest breaking radius is within it.
     """
+    if strong is None:
+        return KeptCurve()
     epsilons = strong.epsilons.tolist()
-    found = {
-        "epsilon": [0.0, *epsilons],
-        "strong": [1.0, *strong.precision.mean(1).tolist()],
-        "broken": [0.0, *((strong.precision < 1).double().mean(1).tolist())],
-    }
+    found = KeptCurve(
+        epsilon=(0.0, *epsilons),
+        strong=(1.0, *strong.precision.mean(1).tolist()),
+        broken=(0.0, *((strong.precision < 1).double().mean(1).tolist())),
+    )
     if er is None:
         return found
     walk = er.history.mean(1)
@@ -529,48 +535,50 @@ def curve_of(
     def reached(radius: float) -> float:
         return float(walk[steps * settings.er.step <= radius * (1 + 1e-9)][-1])
 
-    return found | {"er": [1.0, *(reached(each) for each in epsilons)]}
+    return replace(found, er=(1.0, *(reached(each) for each in epsilons)))
 
 
-def profile_of(before: Tensor) -> dict[str, list[float]]:
+def profile_of(before: Tensor) -> Profile:
     """Scores by rank as shares of the largest: median and middle half over the examples."""
     ranked = before.sort(dim=-1, descending=True).values
     top = ranked[:, :1]
     shares = ranked[top.squeeze(-1) > 0] / top[top.squeeze(-1) > 0]
     if not len(shares):
-        return {"median": [], "low": [], "high": []}
+        return Profile()
     low, median, high = torch.quantile(shares, torch.tensor([0.25, 0.5, 0.75]).to(shares), dim=0)
-    return {"median": _short(median), "low": _short(low), "high": _short(high)}
+    return Profile(median=_short(median), low=_short(low), high=_short(high))
 
 
 def scatter_of(
-    er: AttackResult, values: Mapping[str, Tensor], below: float = 1.0
-) -> dict[str, Any]:
+    er: AttackResult | None, values: Mapping[str, Tensor], below: float = 1.0
+) -> Scatter:
     """Thickness and Hessian norm against the steps ERAttack needs to get P@k `below` this.
 
     Each with its Spearman ("correlation") and Pearson correlation with that manipulation epoch.
     """
+    if er is None:
+        return Scatter()
     last = int(er.steps[-1])
     gone = er.history < below
     steps = torch.cat([er.steps, er.steps[-1:] + 1]).to(gone.device)
     first = steps[torch.where(gone.any(0), gone.int().argmax(0), len(er.steps))]
     flip = first.double()
-    measured = {
-        "thickness": values["er thickness"],
+    shown = {
+        "thickness": values["er_thickness"],
         **{name: values[name] for name in CORRELATED},
     }
-    return {
-        "first flip": first[:SCATTERED].tolist(),
-        **{name: _short(each[:SCATTERED]) for name, each in measured.items()},
-        "never flipped": float((first > last).double().mean()),
-        "last step": last,
-        "correlation": {name: correlation(each, flip) for name, each in measured.items()},
-        "pearson": {name: correlation(each, flip, "pearson") for name, each in measured.items()},
-    }
+    return Scatter(
+        first_flip=tuple(first[:SCATTERED].tolist()),
+        **{name: _short(each[:SCATTERED]) for name, each in shown.items()},
+        never_flipped=float((first > last).double().mean()),
+        last_step=last,
+        correlation={name: correlation(each, flip) for name, each in shown.items()},
+        pearson={name: correlation(each, flip, "pearson") for name, each in shown.items()},
+    )
 
 
-def _short(values: Tensor) -> list[float]:
-    return [float(f"{value:.5g}") for value in values.tolist()]
+def _short(values: Tensor) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5g}") for value in values.tolist())
 
 
 def decision_records(

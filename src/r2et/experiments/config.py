@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from r2et.attacks import EnsembleBudget
 from r2et.core.limits import content_of, toml_of
 from r2et.core.naming import nearest
 from r2et.core.rng import stream
-from r2et.core.settings import WORDS, settings_from
+from r2et.core.settings import WORDS, changed, settings_from
 from r2et.data.dataset import Dataset
 from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
@@ -26,25 +25,6 @@ from r2et.training.settings import FitSettings
 
 VANILLA = "vanilla"
 OWN = "own"
-LATER = {
-    "network",
-    "augment",
-    "ramp",
-    "retrain_rate",
-    "retrain_by",
-    "norm",
-    "handler",
-    "singles",
-    "noise",
-    "probes",
-    "neighbours",
-    "shares",
-    "manipulated",
-    "dtype",
-    "trained",
-    "even",
-    "itself",
-}
 PLANS = {"explainer", "trained", "network"}  # of something by its name, all else being settings
 SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
 
@@ -205,24 +185,16 @@ class Recipe:
         """A short fingerprint of all that changes the numbers of one row.
 
         Neither the number of seeds nor the other data sets and methods of the recipe do, nor how
-        often a fit is written down; its own seed is replaced by that of the row.
+        often a fit is written down; its own seed is replaced by that of the row. Only values that
+        differ from their defaults count, so that a new setting changes no row that exists.
         """
-        whole = asdict(self)
+        said = changed(self)
         for name in ("line", "datasets", "seeds", "methods"):
-            del whole[name]
-        for name in ("seed", "checkpoint_every"):
-            del whole["fit"][name]
-        # Settings that came later do not change what earlier rows were made with.
-        for table, defaults in (
-            (whole, Recipe(name="", line="")),
-            (whole["fit"], FitSettings()),
-            (whole["evaluation"], EvaluationSettings()),
-            (whole["evaluation"]["strong"], EnsembleBudget()),
-        ):
-            for name in LATER & table.keys():
-                if table[name] == getattr(defaults, name):
-                    del table[name]
-        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
+            said.pop(name, None)
+        fit = said.pop("fit", {})
+        fit = {name: fit[name] for name in fit if name not in ("seed", "checkpoint_every")}
+        said |= {"fit": fit} if fit else {}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def expand(settings: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

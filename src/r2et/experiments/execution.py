@@ -18,12 +18,13 @@ from typing import Any, Protocol
 
 import torch
 
-from r2et.core.files import append_rows, clear_aside, held, read_rows, write_aside, write_text
+from r2et.core.files import clear_aside, held, write_aside, write_text
 from r2et.core.naming import nearest
 from r2et.core.ranking import check_k
 from r2et.data.builtin import DATASETS
 from r2et.data.builtin import load as load_embedded
 from r2et.data.dataset import Dataset
+from r2et.evaluation.results import Result, append_results, read_results
 from r2et.experiments.config import VANILLA, MethodPlan, Recipe, load_recipe
 from r2et.experiments.runner import (
     LINEAR,
@@ -49,8 +50,6 @@ BACKENDS = ("joblib", "dask")
 RETRIES = 2  # of a unit that fails on a cluster, where a worker may be out of memory or of space
 PATIENCE = 10  # seconds until a scheduler must have answered
 WORKERS_WITHIN = 60  # seconds until a cluster must have a first worker
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,7 @@ def sweep(
     only: Sequence[str] | None = None,
     load: Callable[[str], Dataset] = load_embedded,
     on_progress: OnProgress = lambda progress: None,
-) -> list[Row]:
+) -> list[Result]:
     """The rows of a recipe on all its data sets, a row for each data set, seed and method.
 
     A recipe given by its name or TOML file may have settings of its own for a data set. All rows
@@ -115,7 +114,7 @@ def run(
     out: Path,
     jobs: int = 1,
     on_progress: OnProgress = lambda progress: None,
-) -> list[Row]:
+) -> list[Result]:
     """The rows of a recipe on one data set, a row for each seed and method, kept as by `sweep`.
 
     The seeds are 0 to `seeds` - 1 without the first `skip`, such as those a method was tuned on.
@@ -443,7 +442,7 @@ def _measurements(plan: Plan, out: Path) -> Iterator[Measurement]:
 
 def _carry_out(
     plans: Sequence[Plan], out: Path, runner: Runner, on_progress: OnProgress
-) -> list[Row]:
+) -> list[Result]:
     """The rows of all plans, after whatever is missing in the folder has been done."""
     for plan in plans:
         check_k(plan.recipe.evaluation.k, plan.dataset.n)
@@ -458,7 +457,7 @@ def _carry_out(
     with held(out):
         _prepare(plans, wanted, out)
         results = out / "results.jsonl"
-        present = {row.get("key") for row in read_rows(results)}
+        present = {row.key for row in read_results(results)}
         rows = [each for each in wanted if each.key not in present]
         units = {unit.name: unit for row in rows for unit in row.units}
         kept = {name: outcomes for name, unit in units.items() if (outcomes := kept_unit(unit))}
@@ -473,7 +472,7 @@ def _carry_out(
         if rows:
             state.tell("beginning", more=0)
         _work_through(state, missing, rows)
-        found = {row.get("key"): row for row in read_rows(results)}
+        found = {row.key: row for row in read_results(results)}
     return [found[each.key] for each in wanted]
 
 
@@ -481,7 +480,7 @@ def _prepare(plans: Sequence[Plan], wanted: Iterable[Measurement], out: Path) ->
     """Take away what a killed sweep left half written, and put the recipes beside the results."""
     for folder in {out, out / "recipes", *(each.vanilla.folder for each in wanted)}:
         clear_aside(folder)
-    append_rows(out / "results.jsonl", [])
+    append_results(out / "results.jsonl", [])
     for plan in plans:
         told = json.dumps(asdict(plan.recipe), indent=1) + "\n"
         write_text(out / "recipes" / f"{plan.recipe.name}-{plan.recipe.digest}.json", told)
@@ -574,7 +573,7 @@ def _submit_row(state: State, row: Measurement) -> bool:
     chosen = select(candidates, math.inf if floor is None else floor)
     head = row_head(plan.dataset, plan.recipe, row.seed, row.method, outcomes, floor, chosen)
     if row.own is not None and chosen is None:
-        _take_row(state, head | {"measures": {}})
+        _take_row(state, head)
         return False
     model = None
     if row.own is not None and chosen is not None:
@@ -583,6 +582,6 @@ def _submit_row(state: State, row: Measurement) -> bool:
     return True
 
 
-def _take_row(state: State, row: Row) -> None:
-    append_rows(state.results, [row])
-    state.tell(f"measured {row['label']}")
+def _take_row(state: State, row: Result) -> None:
+    append_results(state.results, [row])
+    state.tell(f"measured {row.label}")

@@ -9,7 +9,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -27,6 +27,7 @@ from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
 from r2et.evaluation.evaluate import DTYPES, attacked_by, budget_of, evaluate, task_of
+from r2et.evaluation.results import Failure, Result
 from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
 from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
 from r2et.methods import METHODS, Method, MethodEntry
@@ -555,47 +556,50 @@ def row_head(
     outcomes: Sequence[Outcome],
     floor: float | None,
     chosen: Candidate | None,
-) -> dict[str, Any]:
+) -> Result:
     """All of a row that is known before anything is measured on test data."""
-    judgements = [each.candidate for each in outcomes if each.candidate is not None]
-    failures = [each for each in outcomes if each.candidate is None]
-    return {
-        "key": row_key(dataset, recipe, seed, plan),
-        "dataset": dataset.name,
-        "data": data_digest(dataset),
-        "recipe": recipe.name,
-        "recipe digest": recipe.digest,
-        "schema": recipe.schema,
-        "explainer": asdict(recipe.explainer),
-        "k": recipe.evaluation.k,
-        "seed": seed,
-        "method": plan.name,
-        "label": label_of(plan.name),
-        "version": __version__,
-        "code": code_digest(),
-        "candidates": [asdict(each) for each in judgements],
-        "failures": [{"settings": each.settings, "problem": each.problem} for each in failures],
-        "floor": floor,
-        "selected by": recipe.select_by,
-        "stand_in": dataset.stand_in,
-        "passed": plan.name == LINEAR or chosen is not None,
-        "chosen": None if chosen is None else chosen.settings,
-        "valid": None if chosen is None else asdict(chosen),
-    }
+    return Result(
+        key=row_key(dataset, recipe, seed, plan),
+        dataset=dataset.name,
+        data=data_digest(dataset),
+        recipe=recipe.name,
+        recipe_digest=recipe.digest,
+        schema=recipe.schema,
+        explainer=recipe.explainer.name,
+        explainer_settings=recipe.explainer.settings,
+        k=recipe.evaluation.k,
+        seed=seed,
+        method=plan.name,
+        label=label_of(plan.name),
+        version=__version__,
+        code=code_digest(),
+        candidates=tuple(each.candidate for each in outcomes if each.candidate is not None),
+        failures=tuple(
+            Failure(settings=each.settings, problem=each.problem)
+            for each in outcomes
+            if each.problem is not None
+        ),
+        floor=floor,
+        selected_by=recipe.select_by,
+        stand_in=dataset.stand_in,
+        passed=plan.name == LINEAR or chosen is not None,
+        chosen=None if chosen is None else chosen.settings,
+        valid=chosen,
+    )
 
 
-def measure_unit(work: Work, head: Mapping[str, Any], model: bytes | None) -> dict[str, Any]:
+def measure_unit(work: Work, head: Result, model: bytes | None) -> Result:
     """The row that begins with `head`, with what the test part shows of a model.
 
     Without a model it is the linear control, fitted here.
     """
     split, recipe = work.split(), work.recipe
-    row = dict(head)
     if model is None:
         measured = linear_control(split)
         ((score, precision),) = judged([measured], split, recipe)
-        row["valid"] = asdict(Candidate(settings={}, auc=score, precision=precision))
+        head = replace(head, valid=Candidate(settings={}, auc=score, precision=precision))
     else:
         measured = unpacked(model)
     explain = measured_explanation(split.dataset, recipe)
-    return row | evaluate(measured, split, recipe.evaluation, explain=explain, seed=work.seed)
+    found = evaluate(measured, split, recipe.evaluation, explain=explain, seed=work.seed)
+    return replace(head, **{each.name: getattr(found, each.name) for each in fields(found)})

@@ -1,14 +1,12 @@
 """Tables: what the rows of a run say about its methods. Functions of rows; no model is seen."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
+from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
 from r2et.metrics.exchanges import doubt
 from r2et.metrics.statistics import Mean, mean_with_interval, paired_test
-
-Row = Mapping[str, Any]
-Style = Literal["auc", "percent", "share", "number", "count"]
 
 VANILLA = "vanilla"
 LINEAR = "linear"
@@ -17,209 +15,8 @@ CHOSEN_LABEL = "Best by validation"
 VARIANT = "r2et"  # what the names of all R2ET variants start with
 OURS = "steadfast"  # what the names of our own methods start with
 
-CHANGED = "changed predictions"
-EXCHANGES = "exchange agreement"
+EXCHANGES = "exchange_agreement"
 SELECTED_BY = {"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}
-
-
-def written(value: float, style: Style) -> str:
-    """A value as text, in the number of places its style asks for."""
-    if style == "auc":
-        return f"{value:.4f}"
-    if style in ("percent", "share"):
-        return f"{100 * value:.1f}"
-    if style == "count":
-        return f"{value:.1f}".removesuffix(".0")
-    return f"{value:.2f}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of the main table: which measure it shows, how, and what the measure means."""
-
-    key: str
-    heading: str
-    group: str
-    line: str
-    style: Style
-    better: Literal["higher", "lower", "none"]
-
-    def show(self, value: float) -> str:
-        """A value of this column as text.
-
-        >>> COLUMNS[0].show(0.88158), COLUMNS[3].show(0.66700)
-        ('0.8816', '66.7')
-        """
-        return written(value, self.style)
-
-    def show_sd(self, value: float) -> str:
-        """A spread of this column as text; that of a count is not whole."""
-        return f"{value:.1f}" if self.style == "count" else self.show(value)
-
-
-ATTACKED = "Reasons kept under attack, %"
-CONTROLS = "What would expose a hollow number"
-
-COLUMNS: tuple[Column, ...] = (
-    Column(
-        key="clean AUC",
-        heading="AUC",
-        group="Accuracy",
-        line="Area under the ROC curve on the whole test part, without attack.",
-        style="auc",
-        better="higher",
-    ),
-    Column(
-        key="accuracy",
-        heading="Accuracy",
-        group="Accuracy",
-        line="Of three or more classes, the share of the test part that is told right.",
-        style="auc",
-        better="higher",
-    ),
-    Column(
-        key="within-class AUC",
-        heading="AUC within classes",
-        group="Accuracy",
-        line="Of pairs, the mean of the AUCs among pairs whose first item is of one class: to know "
-        "the class of the second item alone gives one half.",
-        style="auc",
-        better="higher",
-    ),
-    Column(
-        key="er precision@k",
-        heading="P@k ERAttack",
-        group=ATTACKED,
-        line="Share of the top k reasons that survive ERAttack, the attack of the published "
-        "numbers; weak on networks made of straight pieces.",
-        style="percent",
-        better="higher",
-    ),
-    Column(
-        key="mse precision@k",
-        heading="P@k MSE",
-        group=ATTACKED,
-        line="Share of the top k reasons that survive the attack that moves the whole explanation "
-        "as far as it can.",
-        style="percent",
-        better="higher",
-    ),
-    Column(
-        key="strong precision@k",
-        heading="P@k strong",
-        group=ATTACKED,
-        line="Share of the top k reasons that survive the worst of all attacks tried: an upper "
-        "bound on what a still better attacker would leave.",
-        style="percent",
-        better="higher",
-    ),
-    Column(
-        key="applicant precision@k",
-        heading="P@k applicant",
-        group=ATTACKED,
-        line="Share of the top k reasons that survive changes a person could make: valid "
-        "categories, whole numbers, nothing that is fixed.",
-        style="percent",
-        better="higher",
-    ),
-    Column(
-        key="noise precision@k",
-        heading="P@k noise",
-        group=ATTACKED,
-        line="Share of the top k reasons that survive random changes as large as an attack's, "
-        "without any attack.",
-        style="percent",
-        better="higher",
-    ),
-    Column(
-        key="er last precision@k",
-        heading="P@k ERAttack, last",
-        group=ATTACKED,
-        line="Share of the top k reasons left where ERAttack's walk ended, not at its best input, "
-        "whatever is predicted there.",
-        style="percent",
-        better="higher",
-    ),
-    Column(
-        key="er thickness",
-        heading="Thickness",
-        group="Margin",
-        line="Share of pairs of a top k and another feature that stay in order on the way to the "
-        "ERAttack input, averaged along the way.",
-        style="number",
-        better="higher",
-    ),
-    Column(
-        key="saliency norm",
-        heading="Sum |I|",
-        group=CONTROLS,
-        line="Size of the explanations: gaps between scores also grow when all gradients do, and "
-        "then decisions flip more easily.",
-        style="number",
-        better="none",
-    ),
-    Column(
-        key="flippable",
-        heading="Flippable, %",
-        group=CONTROLS,
-        line="Share of decisions whose predicted class a small change can turn over.",
-        style="share",
-        better="lower",
-    ),
-    Column(
-        key="null share",
-        heading="Null share, %",
-        group=CONTROLS,
-        line="Share of the squared slope in directions in which real data cannot vary: stability "
-        "bought there is worth nothing.",
-        style="share",
-        better="lower",
-    ),
-    Column(
-        key=EXCHANGES,
-        heading="Exchanges agree",
-        group=CONTROLS,
-        line="How far the slopes order the exchanges of categories that a person could make as the "
-        "score does: 1 is the same order, 0 none, and then the reasons say nothing about them.",
-        style="number",
-        better="higher",
-    ),
-    Column(
-        key="exchange size",
-        heading="Exchange size",
-        group=CONTROLS,
-        line="What the slopes say that exchanges of categories do against what these do, the "
-        "smaller over the larger: 1 is equal, and near 0 the slopes are of something else.",
-        style="number",
-        better="higher",
-    ),
-    Column(
-        key="distinct sets",
-        heading="Distinct sets",
-        group=CONTROLS,
-        line="How many different top k sets the attacked decisions have before any attack: one "
-        "means that everybody is given the same reasons.",
-        style="count",
-        better="none",
-    ),
-    Column(
-        key="tie",
-        heading="Ties, %",
-        group=CONTROLS,
-        line="Share of explanations whose k-th place is a tie, so that their top k is arbitrary.",
-        style="share",
-        better="lower",
-    ),
-    Column(
-        key=CHANGED,
-        heading="Changed, %",
-        group=CONTROLS,
-        line="Share of predicted classes that an attack changed, the largest of the three attacks: "
-        "zero means that all P@k are about explanations alone.",
-        style="share",
-        better="lower",
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,19 +42,19 @@ class Comparison:
     count: int
 
 
-def check_rows(rows: Sequence[Row]) -> None:
+def check_rows(rows: Sequence[Result]) -> None:
     """Refuse rows that do not belong into one table."""
     if not rows:
         raise ValueError("a table takes at least one row of results, got none: run a recipe first.")
     for name in ("dataset", "recipe"):
-        found = sorted({str(row.get(name)) for row in rows})
+        found = sorted({str(getattr(row, name)) for row in rows})
         if len(found) > 1:
             raise ValueError(
                 f"a table takes the rows of one {name}, got {', '.join(found)}: choose one."
             )
     seen = set()
     for row in rows:
-        where = (row["method"], row["seed"])
+        where = (row.method, row.seed)
         if where in seen:
             raise ValueError(
                 f"there are two rows for method {where[0]!r} and seed {where[1]}: "
@@ -266,70 +63,60 @@ def check_rows(rows: Sequence[Row]) -> None:
         seen.add(where)
 
 
-def measures_of(row: Row) -> dict[str, float]:
-    """The measures of a row, and the largest share of predictions that any attack changed."""
-    measures = dict(row.get("measures") or {})
-    changed = [
-        value
-        for name, value in measures.items()
-        if name.endswith(" sen") and not name.endswith("last sen")
-    ]
-    return measures | ({CHANGED: max(changed)} if changed else {})
-
-
-def measures_shown(names: Iterable[str]) -> set[str]:
-    """The measures for which a table has a column if its rows hold these.
+def columns_of(rows: Iterable[Result]) -> tuple[Measure, ...]:
+    """The columns for which some row has a number: no applicant for pictures, for tables no noise.
 
     Where there are categories, that is exchanges always: rows that have no number show that.
     """
-    found = {*names}
-    return found | {EXCHANGES} if "null share" in found else found
+    found = {key for row in rows for key in row.numbers}
+    shown = found | {EXCHANGES} if "off_data_share" in found else found
+    return tuple(column for column in COLUMNS if column.key in shown)
 
 
-def exchange_doubts(rows: Sequence[Row]) -> list[str]:
+def exchange_doubts(rows: Sequence[Result]) -> list[str]:
     """A sentence for each method whose slopes say nothing about exchanges of categories."""
     found = []
-    for summary in summarise(rows, (EXCHANGES, "exchange size")):
+    for summary in summarise(rows, (EXCHANGES, "exchange_size")):
         means = [mean.value for mean in summary.means.values()]
         if len(means) == 2 and (said := doubt(*means)):
             found.append(f"{summary.label}: {said}")
     return found
 
 
-def passed_rows(rows: Sequence[Row], method: str | None = None) -> list[Row]:
+def passed_rows(rows: Sequence[Result], method: str | None = None) -> list[Result]:
     """The rows that hold measures, those of one method if it is named."""
-    return [row for row in rows if row["passed"] and method in (None, row["method"])]
+    return [row for row in rows if row.passed and method in (None, row.method)]
 
 
-def summarise(rows: Sequence[Row], keys: Sequence[str] | None = None) -> list[MethodSummary]:
+def summarise(rows: Sequence[Result], keys: Sequence[str] | None = None) -> list[MethodSummary]:
     """Each method over its seeds, in the order of first appearance; all measures unless named."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[Result]] = {}
     for row in rows:
-        found.setdefault(row["method"], []).append(row)
+        found.setdefault(row.method, []).append(row)
     return [_summary(of_method, keys=keys) for of_method in found.values()]
 
 
 def _summary(
-    rows: Sequence[Row], failed: Sequence[int] = (), keys: Sequence[str] | None = None
+    rows: Sequence[Result], failed: Sequence[int] = (), keys: Sequence[str] | None = None
 ) -> MethodSummary:
-    passed = sorted(passed_rows(rows), key=lambda row: int(row["seed"]))
-    measures = [measures_of(row) for row in passed]
+    passed = sorted(passed_rows(rows), key=lambda row: int(row.seed))
+    measures = [row.numbers for row in passed]
     # A measure that some seed lacks would be a mean over fewer seeds than the row says.
     wanted = [] if not passed else measures[0] if keys is None else keys
     common = [name for name in wanted if all(name in each for each in measures)]
     return MethodSummary(
-        method=rows[0]["method"],
-        label=rows[0]["label"],
-        seeds=tuple(row["seed"] for row in passed),
-        failed=tuple(sorted([*failed, *(row["seed"] for row in rows if not row["passed"])])),
+        method=rows[0].method,
+        label=rows[0].label,
+        seeds=tuple(row.seed for row in passed),
+        failed=tuple(sorted([*failed, *(row.seed for row in rows if not row.passed)])),
         means={name: mean_with_interval([each[name] for each in measures]) for name in common},
-        chosen={row["seed"]: row["chosen"] for row in passed},
+        chosen={row.seed: row.chosen for row in passed},
     )
 
 
-def chosen_methods(rows: Sequence[Row]) -> dict[int, str]:
+def chosen_methods(rows: Sequence[Result]) -> dict[int, str]:
     """For each seed the steady method, R2ET or ours, that a run chooses."""
-    return best_by_validation([row for row in rows if is_steady(row["method"])])
+    return best_by_validation([row for row in rows if is_steady(row.method)])
 
 
 def is_variant(method: str) -> bool:
@@ -347,59 +134,60 @@ def is_steady(method: str) -> bool:
     return is_variant(method) or is_ours(method)
 
 
-def best_by_validation(rows: Sequence[Row]) -> dict[int, str]:
+def best_by_validation(rows: Sequence[Result]) -> dict[int, str]:
     """For each seed the method with the highest validation P@k.
 
     Of equals the one with the higher validation AUC, then the first. Seeds on which no method kept
     the AUC floor are missing.
     """
-    best: dict[int, Row] = {}
+    best: dict[int, Result] = {}
     for row in passed_rows(rows):
-        rival = best.get(row["seed"])
+        rival = best.get(row.seed)
         if rival is None or _validated(row) > _validated(rival):
-            best[row["seed"]] = row
-    return {seed: best[seed]["method"] for seed in sorted(best)}
+            best[row.seed] = row
+    return {seed: best[seed].method for seed in sorted(best)}
 
 
-def _validated(row: Row) -> tuple[float, float]:
-    return row["valid"]["precision"], row["valid"]["auc"]
+def _validated(row: Result) -> tuple[float, float]:
+    assert row.valid is not None
+    return row.valid.precision, row.valid.auc
 
 
-def chosen_rows(rows: Sequence[Row]) -> list[Row]:
+def chosen_rows(rows: Sequence[Result]) -> list[Result]:
     """The row of the steady method chosen on each seed as method "best", "variant" its label."""
     return renamed(rows, chosen_methods(rows), BEST, CHOSEN_LABEL)
 
 
-def renamed(rows: Sequence[Row], best: Mapping[int, str], name: str, label: str) -> list[Row]:
+def renamed(rows: Sequence[Result], best: Mapping[int, str], name: str, label: str) -> list[Result]:
     """The row of the best method of each seed under another name, "variant" its own label."""
     return [
-        {**row, "method": name, "label": label, "variant": row["label"]}
+        replace(row, method=name, label=label, variant=row.label)
         for seed, method in best.items()
         for row in rows
-        if (row["seed"], row["method"]) == (seed, method)
+        if (row.seed, row.method) == (seed, method)
     ]
 
 
 def summary_of_chosen(
-    rows: Sequence[Row], keys: Sequence[str] | None = None
+    rows: Sequence[Result], keys: Sequence[str] | None = None
 ) -> MethodSummary | None:
     """The chosen steady methods over the seeds; `failed` are seeds on which none passed."""
-    tried = {row["seed"] for row in rows if is_steady(row["method"])}
+    tried = {row.seed for row in rows if is_steady(row.method)}
     return summary_over_seeds(chosen_rows(rows), tried, keys)
 
 
 def summary_over_seeds(
-    chosen: Sequence[Row], tried: set[int], keys: Sequence[str] | None
+    chosen: Sequence[Result], tried: set[int], keys: Sequence[str] | None
 ) -> MethodSummary | None:
     """Rows chosen seed by seed as one method; `failed` are seeds tried without a choice."""
     if not chosen:
         return None
-    return _summary(chosen, sorted(tried - {row["seed"] for row in chosen}), keys)
+    return _summary(chosen, sorted(tried - {row.seed for row in chosen}), keys)
 
 
-def names_chosen(rows: Sequence[Row]) -> str:
+def names_chosen(rows: Sequence[Result]) -> str:
     """Which methods were chosen on which seeds, in words; the name alone if it is always one."""
-    names = {row["seed"]: str(row["variant"]) for row in chosen_rows(rows)}
+    names = {row.seed: str(row.variant) for row in chosen_rows(rows)}
     found = dict.fromkeys(names.values())
     if len(found) == 1:
         return next(iter(found))
@@ -409,9 +197,9 @@ def names_chosen(rows: Sequence[Row]) -> str:
     )
 
 
-def why_missing(rows: Sequence[Row], failed: Sequence[int]) -> str:
+def why_missing(rows: Sequence[Result], failed: Sequence[int]) -> str:
     """Why there is no model on the seeds that failed, in words."""
-    floorless = {row["seed"] for row in rows if not row["passed"] and row["floor"] is None}
+    floorless = {row.seed for row in rows if not row.passed and row.floor is None}
     missed = [seed for seed in failed if seed not in floorless]
     untrained = [seed for seed in failed if seed in floorless]
     said = [f"no model above the AUC floor on {seed_list(missed)}"] if missed else []
@@ -431,7 +219,7 @@ def seed_list(seeds: Sequence[int]) -> str:
     return f"seeds {', '.join(map(str, seeds[:-1]))} and {seeds[-1]}" if seeds else "no seed"
 
 
-def comparisons(rows: Sequence[Row], measure: str, against: str = VANILLA) -> list[Comparison]:
+def comparisons(rows: Sequence[Result], measure: str, against: str = VANILLA) -> list[Comparison]:
     """Every other method, and the chosen one, against one, paired over seeds both passed.
 
     One pair has a difference but no p-value; without any pair there is neither.
@@ -457,12 +245,12 @@ def comparisons(rows: Sequence[Row], measure: str, against: str = VANILLA) -> li
     return found
 
 
-def by_seed(rows: Sequence[Row], method: str, measure: str) -> dict[int, float]:
+def by_seed(rows: Sequence[Result], method: str, measure: str) -> dict[int, float]:
     """A measure of a method for each seed that passed."""
     return {
-        row["seed"]: measures[measure]
+        row.seed: measures[measure]
         for row in passed_rows(rows, method)
-        if measure in (measures := measures_of(row))
+        if measure in (measures := row.numbers)
     }
 
 
@@ -476,15 +264,15 @@ def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float | Non
     return test.difference, test.p_value
 
 
-def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def table_rows(rows: Sequence[Result]) -> list[dict[str, Any]]:
     """The main table as plain values: a record for each method, and one for the chosen ones.
 
     Measures without any seed that passed are missing; a spread takes two seeds.
     """
     check_rows(rows)
     best = summary_of_chosen(rows)
-    names = {str(row["seed"]): row["variant"] for row in chosen_rows(rows)}
-    key = "strong precision@k"
+    names = {str(row.seed): row.variant for row in chosen_rows(rows)}
+    key = STRONG
     against = {each.method: each for each in comparisons(rows, key)}
     lines = []
     for summary in [*summarise(rows), *([best] if best else [])]:

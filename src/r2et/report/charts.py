@@ -18,12 +18,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Curve
+from r2et.evaluation.results import Result, Scatter
 from r2et.experiments.tables import (
     BEST,
     CHOSEN_LABEL,
     LINEAR,
     VANILLA,
-    Row,
     chosen_methods,
     chosen_rows,
     is_ours,
@@ -157,7 +157,7 @@ MANY_PLACES = 100
 WIDTH = 5.7  # inches: small enough for a telephone to show the words at a readable size
 
 
-RunChart = Callable[[Sequence[Row], Colours], Drawing]
+RunChart = Callable[[Sequence[Result], Colours], Drawing]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +166,13 @@ class Series:
 
     method: str
     label: str
-    rows: list[Row]
+    rows: list[Result]
     colour: str
     width: float
     marker: str
 
 
-def methods_shown(rows: Sequence[Row]) -> list[Series]:
+def methods_shown(rows: Sequence[Result]) -> list[Series]:
     """The methods in drawing order: steady ones not chosen, the control, Vanilla, the chosen one.
 
     A method that is chosen on every seed is drawn once, as the chosen one. Ours have a colour of
@@ -181,17 +181,17 @@ def methods_shown(rows: Sequence[Row]) -> list[Series]:
     best = chosen_rows(rows)
     always = _always_chosen(rows)
     found = []
-    for method in dict.fromkeys(row["method"] for row in rows):
+    for method in dict.fromkeys(row.method for row in rows):
         own = passed_rows(rows, method)
         if not own or (method == always and len(best) == len(own)):
             continue
         colour, width, marker = _look(method)
-        label = own[0]["label"]
+        label = own[0].label
         found.append(
             Series(method=method, label=label, rows=own, colour=colour, width=width, marker=marker)
         )
     if best:
-        label = CHOSEN_LABEL if always is None else _called_chosen(best[0]["variant"])
+        label = CHOSEN_LABEL if always is None else _called_chosen(best[0].variant)
         colour = "own" if is_ours_throughout(rows) else "accent"
         found.append(
             Series(method=BEST, label=label, rows=best, colour=colour, width=2.2, marker="o")
@@ -217,45 +217,45 @@ def _look(method: str) -> tuple[str, float, str]:
     return ("faint", 1.0, "o") if is_steady(method) else ("muted", 1.3, "D")
 
 
-def _always_chosen(rows: Sequence[Row]) -> str | None:
+def _always_chosen(rows: Sequence[Result]) -> str | None:
     """The method chosen on every seed that has a choice, None if they differ."""
     chosen = {*chosen_methods(rows).values()}
     return next(iter(chosen)) if len(chosen) == 1 else None
 
 
-def is_ours_throughout(rows: Sequence[Row]) -> bool:
+def is_ours_throughout(rows: Sequence[Result]) -> bool:
     """Whether one method of ours is chosen on every seed."""
     always = _always_chosen(rows)
     return always is not None and is_ours(always)
 
 
-def pair_shown(rows: Sequence[Row]) -> list[Series]:
+def pair_shown(rows: Sequence[Result]) -> list[Series]:
     """Vanilla and the chosen network, as far as there are any."""
     return [series for series in methods_shown(rows) if series.method in (VANILLA, BEST)]
 
 
-def can_draw(chart: RunChart, row: Row) -> bool:
+def can_draw(chart: RunChart, row: Result) -> bool:
     """Whether a measured row holds what a figure of a report draws; attacks can be left out."""
-    series, measures = row["series"], row["measures"]
+    series, measures = row.series, row.measures
     needs: dict[RunChart, bool] = {
-        curve: "er" in series.get("curve", {}),
-        scatter: "scatter" in series,
-        profile: "profile" in series,
-        plane: "strong precision@k" in measures,
+        curve: bool(series.curve.er),
+        scatter: bool(series.scatter.correlation),
+        profile: bool(series.profile.median),
+        plane: "strong_precision" in measures,
     }
     return needs[chart]
 
 
-def curve(rows: Sequence[Row], colours: Colours) -> Drawing:
+def curve(rows: Sequence[Result], colours: Colours) -> Drawing:
     """P@k against the radius: strong attack as lines, ERAttack dashed; min to max over seeds."""
     shown = methods_shown(rows)
     figure, axes = _canvas(colours, height=3.7, right=_room_for_names(shown))
     ends, said = [], []
     for series in shown:
-        curves = [row["series"]["curve"] for row in series.rows]
-        radii = curves[0]["epsilon"]
-        strong = [[100 * value for value in curve["strong"]] for curve in curves]
-        weak = _means([[100 * value for value in curve["er"]] for curve in curves])
+        curves = [row.series.curve for row in series.rows]
+        radii = curves[0].epsilon
+        strong = [[100 * value for value in curve.strong] for curve in curves]
+        weak = _means([[100 * value for value in curve.er] for curve in curves])
         mean = _means(strong)
         if len(strong) > 1:
             axes.fill_between(
@@ -282,14 +282,14 @@ def curve(rows: Sequence[Row], colours: Colours) -> Drawing:
     axes.set_xlim(left=0)
     axes.set_xlabel(
         "ε, greatest change of one number"
-        if any(row.get("radii", {}).get("norm") == "linf" for row in rows)
+        if any(row.radii.norm == "linf" for row in rows)
         else "ε, greatest length of the change (scaled units)"
     )
     axes.yaxis.set_major_locator(MaxNLocator(5))
     _name_ends(axes, ends, colours)
     heading(
         axes,
-        f"Reasons kept in the top {_k(rows)}, %  ·  solid: strong, dashed: ERAttack",
+        f"Reasons kept in the top {rows[0].k}, %  ·  solid: strong, dashed: ERAttack",
         colours["muted"],
     )
     return Drawing(
@@ -299,19 +299,19 @@ def curve(rows: Sequence[Row], colours: Colours) -> Drawing:
     )
 
 
-def scatter(rows: Sequence[Row], colours: Colours) -> Drawing:
+def scatter(rows: Sequence[Result], colours: Colours) -> Drawing:
     """Thickness against the steps to the first flip, one panel for each of the shown pair."""
     shown = pair_shown(rows)
     figure = Figure(figsize=(WIDTH, 0.7 + 1.95 * max(1, len(shown))))
     panels = figure.subplots(max(1, len(shown)), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     figure.subplots_adjust(left=0.1, right=0.98, top=0.93, bottom=0.13, hspace=0.32)
-    data = [series.rows[0]["series"]["scatter"] for series in shown]
+    data = [series.rows[0].series.scatter for series in shown]
     said = [
         _scatter(axes, series, each, colours)
         for axes, series, each in zip(panels, shown, data, strict=False)
     ]
     # One scale for both panels, or a narrow spread would look like a wide one.
-    depth = 1 - min((value for each in data for value in each["thickness"]), default=0.0)
+    depth = 1 - min((value for each in data for value in each.thickness), default=0.0)
     panels[0].set_ylim(1 - 1.22 * max(depth, 0.01), 1 + 0.06 * max(depth, 0.01))
     if shown:
         panels[-1].set_xlabel("ERAttack steps until the first reason is displaced")
@@ -324,10 +324,10 @@ def scatter(rows: Sequence[Row], colours: Colours) -> Drawing:
     )
 
 
-def _scatter(axes: Axes, series: Series, data: dict[str, Any], colours: Colours) -> str:
+def _scatter(axes: Axes, series: Series, data: Scatter, colours: Colours) -> str:
     """One panel, and what it shows in words."""
-    last, kept = data["last step"], 100 * data["never flipped"]
-    flips, thickness = data["first flip"], data["thickness"]
+    last, kept = data.last_step, 100 * (data.never_flipped or 0.0)
+    flips, thickness = data.first_flip, data.thickness
     reached = [(x, y) for x, y in zip(flips, thickness, strict=True) if x <= last]
     never = [y for x, y in zip(flips, thickness, strict=True) if x > last]
     style: dict[str, Any] = {
@@ -356,7 +356,7 @@ def _scatter(axes: Axes, series: Series, data: dict[str, Any], colours: Colours)
         color=colours["muted"],
         fontsize=9,
     )
-    names = {"thickness": "thickness", "hessian norm": "Hessian norm"}
+    names = {"thickness": "thickness", "hessian_norm": "Hessian norm"}
     found = {name: _mean_correlation(series.rows, name) for name in names}
     numbers = ", ".join(f"{names[name]} {value:+.2f}" for name, value in found.items())
     axes.text(
@@ -375,26 +375,24 @@ def _scatter(axes: Axes, series: Series, data: dict[str, Any], colours: Colours)
     )
 
 
-def _mean_correlation(rows: Sequence[Row], name: str) -> float:
-    return _mean([row["series"]["scatter"]["correlation"][name] for row in rows])
+def _mean_correlation(rows: Sequence[Result], name: str) -> float:
+    return _mean([row.series.scatter.correlation[name] for row in rows])
 
 
-def profile(rows: Sequence[Row], colours: Colours) -> Drawing:
+def profile(rows: Sequence[Result], colours: Colours) -> Drawing:
     """Scores by rank as shares of the top one: median and middle half for the shown pair."""
-    k, said = _k(rows), []
+    k, said = rows[0].k, []
     figure, axes = _canvas(colours, height=3.3, right=0.97)
     axes.axvspan(k + 0.04, k + 0.96, color=colours["rule"], alpha=0.45, linewidth=0)
     places = []
     for series in pair_shown(rows):
-        profiles = [
-            row["series"]["profile"] for row in series.rows if row["series"]["profile"]["median"]
-        ]
+        profiles = [row.series.profile for row in series.rows if row.series.profile.median]
         if not profiles:
             continue
         # Of thousands of pixels those near place k are what the figure is about.
-        few = slice(None if len(profiles[0]["median"]) <= MANY_PLACES else 4 * k)
+        few = slice(None if len(profiles[0].median) <= MANY_PLACES else 4 * k)
         median, low, high = (
-            _means([profile[name][few] for profile in profiles])
+            _means([getattr(profile, name)[few] for profile in profiles])
             for name in ("median", "low", "high")
         )
         ranks = range(1, len(median) + 1)
@@ -443,14 +441,14 @@ def profile(rows: Sequence[Row], colours: Colours) -> Drawing:
     )
 
 
-def plane(rows: Sequence[Row], colours: Colours) -> Drawing:
+def plane(rows: Sequence[Result], colours: Colours) -> Drawing:
     """Clean AUC against P@k under the strong attack, one dot for each method and seed."""
     ends, said = [], []
     shown = methods_shown(rows)
     figure, axes = _canvas(colours, height=3.7, right=_room_for_names(shown))
     for series in shown:
-        aucs = [row["measures"]["clean AUC"] for row in series.rows]
-        kept = [100 * row["measures"]["strong precision@k"] for row in series.rows]
+        aucs = [row.measures["clean_auc"] for row in series.rows]
+        kept = [100 * row.measures["strong_precision"] for row in series.rows]
         axes.plot(
             aucs,
             kept,
@@ -486,7 +484,7 @@ def plane(rows: Sequence[Row], colours: Colours) -> Drawing:
     axes.set_xlabel("clean AUC")
     _name_ends(axes, ends, colours)
     heading(
-        axes, f"Reasons kept in the top {_k(rows)} under the strong attack, %", colours["muted"]
+        axes, f"Reasons kept in the top {rows[0].k} under the strong attack, %", colours["muted"]
     )
     return Drawing(
         figure=figure,
@@ -696,10 +694,6 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
         moved[number] = max(place, floor)
         floor = moved[number] + gap
     return moved
-
-
-def _k(rows: Sequence[Row]) -> int:
-    return int(next(row["k"] for row in rows if "k" in row))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -12,27 +12,23 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from r2et.core.files import write_text
+from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
 from r2et.experiments.tables import (
     BEST,
-    COLUMNS,
-    CONTROLS,
     EXCHANGES,
     LINEAR,
     SELECTED_BY,
     VANILLA,
-    Column,
     Comparison,
-    Row,
     check_rows,
     chosen_methods,
     chosen_rows,
+    columns_of,
     comparisons,
     exchange_doubts,
     is_ours,
     is_steady,
     is_variant,
-    measures_of,
-    measures_shown,
     names_chosen,
     paired,
     passed_rows,
@@ -51,21 +47,8 @@ HEADLINE_RADIUS = 0.25
 CHANCE = 0.05
 LESS_INDIVIDUAL = 0.8  # of Vanilla's distinct sets
 MORE_FLIPPABLE = 0.01
-STRONG = "strong precision@k"
 CHANGED_THING = {"picture": "pixel", "concept": "pixel", "network": "edge"}
-WEAKER = (STRONG, "er precision@k", "mse precision@k")
-LATER_COLUMNS = (
-    Column(
-        key="er last sen",
-        heading="Changed, last, %",
-        group=CONTROLS,
-        line="Share of predicted classes that had changed where ERAttack's walk ended: such inputs "
-        "count for the P@k of the last step, and for no other.",
-        style="share",
-        better="lower",
-    ),
-)
-"""Columns that only reports of pictures and networks have."""
+WEAKER = (STRONG, "er_precision", "mse_precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,22 +81,22 @@ class Headline:
     k: int | None
 
 
-def headline(rows: Sequence[Row]) -> Headline:
+def headline(rows: Sequence[Result]) -> Headline:
     """The finding of a run over the seeds that both Vanilla and a steady method passed.
 
     It claims no more than the rows show: also that nothing was gained, or that nothing can be said.
     """
-    vanilla = {row["seed"]: row for row in passed_rows(rows, VANILLA)}
-    best = {row["seed"]: row for row in chosen_rows(rows)}
+    vanilla = {row.seed: row for row in passed_rows(rows, VANILLA)}
+    best = {row.seed: row for row in chosen_rows(rows)}
     seeds = sorted(vanilla.keys() & best.keys())
     if not seeds:
         return _nothing_to_compare(rows, vanilla, best)
-    k = int(vanilla[seeds[0]]["k"])
+    k = vanilla[seeds[0]].k
     radius = _headline_radius([*vanilla.values(), *best.values()])
     budget = budget_text(vanilla[seeds[0]], radius)
     before = [_displaced(vanilla[seed], radius) for seed in seeds]
     after = [_displaced(best[seed], radius) for seed in seeds]
-    aucs = [_mean([measures_of(of[seed])["clean AUC"] for seed in seeds]) for of in (vanilla, best)]
+    aucs = [_mean([of[seed].numbers["clean_auc"] for seed in seeds]) for of in (vanilla, best)]
     gain = round(_mean(before), 1) - round(_mean(after), 1)
     first = (
         f"A small change to the input ({budget})"
@@ -131,10 +114,10 @@ def headline(rows: Sequence[Row]) -> Headline:
         Strip(kind="vanilla", label="Ordinary network", displaced=_mean(before), auc=aucs[0]),
         Strip(kind="best", label=name.capitalize(), displaced=_mean(after), auc=aucs[1]),
     ]
-    control = [row for row in passed_rows(rows, LINEAR) if row["seed"] in seeds]
+    control = [row for row in passed_rows(rows, LINEAR) if row.seed in seeds]
     if control:
         lost = _mean([_displaced(row, radius) for row in control])
-        auc = _mean([measures_of(row)["clean AUC"] for row in control])
+        auc = _mean([row.numbers["clean_auc"] for row in control])
         strips.append(Strip(kind="linear", label="Linear control", displaced=lost, auc=auc))
     return Headline(
         finding=f"{first} {second}",
@@ -151,9 +134,9 @@ def headline(rows: Sequence[Row]) -> Headline:
 
 
 def _nothing_to_compare(
-    rows: Sequence[Row], vanilla: Mapping[int, Row], best: Mapping[int, Row]
+    rows: Sequence[Result], vanilla: Mapping[int, Result], best: Mapping[int, Result]
 ) -> Headline:
-    if not any(is_steady(row["method"]) for row in rows):
+    if not any(is_steady(row.method) for row in rows):
         finding = "These results hold no network trained to be steady, so that nothing is compared."
     elif not best:
         finding = (
@@ -170,9 +153,9 @@ def _nothing_to_compare(
     return Headline(finding=finding, caveats=(), strips=(), radius=None, k=None)
 
 
-def _trained_with(best: Sequence[Row]) -> str:
+def _trained_with(best: Sequence[Result]) -> str:
     """How the chosen networks were trained, most frequent method first."""
-    labels = [row["variant"] for row in best]
+    labels = [row.variant for row in best]
     found = sorted(dict.fromkeys(labels), key=labels.count, reverse=True)
     if len(found) == 1:
         return f"trained with {found[0]} and chosen on validation data"
@@ -180,31 +163,28 @@ def _trained_with(best: Sequence[Row]) -> str:
     return f"trained with {listed} and chosen on the validation data of each seed"
 
 
-def _headline_radius(rows: Sequence[Row]) -> float:
+def _headline_radius(rows: Sequence[Result]) -> float:
     """The radius nearest to the headline's that all curves hold, without them that of attacks."""
-    if not all("curve" in row["series"] for row in rows):
+    if not all(row.series.curve.epsilon for row in rows):
         return attack_radius(rows[0])
-    shared = set.intersection(*({*row["series"]["curve"]["epsilon"]} for row in rows)) - {0.0}
+    shared = set.intersection(*({*row.series.curve.epsilon} for row in rows)) - {0.0}
     return float(min(sorted(shared), key=lambda radius: abs(radius - HEADLINE_RADIUS)))
 
 
-def _displaced(row: Row, radius: float) -> float:
+def _displaced(row: Result, radius: float) -> float:
     """How many of the k reasons the strong attack displaces within the radius, on average."""
-    curve = row["series"].get("curve", {"epsilon": []})
-    if radius in curve["epsilon"]:
-        return float(row["k"] * (1 - curve["strong"][curve["epsilon"].index(radius)]))
-    measures = measures_of(row)
-    return float(row["k"] * (1 - next(measures[name] for name in WEAKER if name in measures)))
+    curve = row.series.curve
+    if radius in curve.epsilon:
+        return row.k * (1 - curve.strong[curve.epsilon.index(radius)])
+    return row.k * (1 - next(row.measures[key] for key in WEAKER if key in row.measures))
 
 
-def attack_radius(row: Row) -> float:
+def attack_radius(row: Result) -> float:
     """What an attack may spend at most."""
-    if "attack" in row.get("radii", {}):
-        return float(row["radii"]["attack"])
-    return float(max(row["series"]["curve"]["epsilon"]))
+    return row.radii.attack
 
 
-def budget_text(row: Row, radius: float) -> str:
+def budget_text(row: Result, radius: float) -> str:
     """What a change may amount to, in words: its length, or the most that one number changes."""
     if not is_cube(row):
         return f"length at most {radius:g} in scaled units"
@@ -221,20 +201,20 @@ def size_text(kind: str, size: float) -> str:
     return f"{255 * size:.3g}/255" if kind in ("picture", "concept") else f"{size:.3g}"
 
 
-def is_cube(row: Row) -> bool:
+def is_cube(row: Result) -> bool:
     """Whether every number of an input could change by itself, as much as all the others."""
-    return bool(row.get("radii", {}).get("norm") == "linf")
+    return row.radii.norm == "linf"
 
 
-def of_kind(row: Row) -> str:
+def of_kind(row: Result) -> str:
     """What is explained: a "table", or one of the kinds that are drawn."""
-    found = next((str(each["kind"]) for each in row.get("decisions") or [] if "kind" in each), "")
+    found = next((str(each["kind"]) for each in row.decisions if "kind" in each), "")
     # Rows that tell of no decision still know that they are of no table.
     return found or ("picture" if is_cube(row) else "table")
 
 
-def _unchanged(rows: Sequence[Row]) -> str:
-    changed = max(measures_of(row).get("strong sen", math.inf) for row in rows)
+def _unchanged(rows: Sequence[Result]) -> str:
+    changed = max(row.numbers.get("strong_changed", math.inf) for row in rows)
     return ", which left every predicted class as it was," if changed == 0 else ""
 
 
@@ -250,13 +230,13 @@ def _chance(before: Sequence[float], after: Sequence[float], seeds: Sequence[int
     ]
 
 
-def _hollow(vanilla: Sequence[Row], best: Sequence[Row], name: str) -> list[str]:
+def _hollow(vanilla: Sequence[Result], best: Sequence[Result], name: str) -> list[str]:
     """What else changed with the steadiness, if it is enough to mention."""
 
     def both(measure: str) -> list[float]:
-        return [_mean([measures_of(row)[measure] for row in of]) for of in (vanilla, best)]
+        return [_mean([row.numbers[measure] for row in of]) for of in (vanilla, best)]
 
-    (many, few), (before, after) = both("distinct sets"), both("flippable")
+    (many, few), (before, after) = both("distinct_sets"), both("flippable")
     said = []
     if few < LESS_INDIVIDUAL * many:
         said.append(
@@ -292,15 +272,15 @@ def _control(strips: Sequence[Strip], name: str) -> list[str]:
     ]
 
 
-def _untried(rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
-    missing = sorted({row["seed"] for row in rows} - {*seeds})
+def _untried(rows: Sequence[Result], seeds: Sequence[int]) -> list[str]:
+    missing = sorted({row.seed for row in rows} - {*seeds})
     if not missing:
         return []
     return [f"Left out, for want of two networks to compare: {seed_list(missing)}."]
 
 
 def write_report(
-    rows: Sequence[Row],
+    rows: Sequence[Result],
     path: Path,
     *,
     dataset_name: str,
@@ -324,7 +304,7 @@ def write_report(
 
 
 def report_html(
-    rows: Sequence[Row],
+    rows: Sequence[Result],
     *,
     dataset_name: str,
     recipe_name: str,
@@ -344,9 +324,9 @@ def report_html(
                               lstrip_blocks=True)  # fmt: skip
     page = (resources.files("r2et.report") / "page.html").read_text(encoding="utf-8")
     first = measured[0]
-    seeds = sorted({row["seed"] for row in rows})
+    seeds = sorted({row.seed for row in rows})
     told = told_seed(rows)
-    columns = columns_shown(measured)
+    columns = columns_of(measured)
     return environment.from_string(page).render(
         dataset=dataset_name,
         recipe=recipe_name,
@@ -358,27 +338,25 @@ def report_html(
         cube=is_cube(first),
         budget=budget_text(first, attack_radius(first)),
         radius=attack_radius(first),
-        flippable=size_text(of_kind(first), first["radii"]["flippable"])
-        if "flippable" in first.get("radii", {})
-        else "",
-        stand_ins=list(dict.fromkeys(str(row["stand_in"]) for row in rows if row.get("stand_in"))),
-        has_linear=any(row["method"] == LINEAR for row in rows),
-        k=first["k"],
-        features=first["features"],
-        examples=sorted({row["examples"] for row in measured}),
-        radii=first.get("radii", {}),
-        steps=first["series"].get("scatter", {}).get("last step"),
+        flippable=size_text(of_kind(first), first.radii.flippable),
+        stand_ins=list(dict.fromkeys(row.stand_in for row in rows if row.stand_in)),
+        has_linear=any(row.method == LINEAR for row in rows),
+        k=first.k,
+        features=first.features,
+        examples=sorted({row.examples for row in measured}),
+        radii=first.radii,
+        steps=first.series.scatter.last_step or None,
         seeds=seeds,
         seed_list=seed_list(seeds),
-        version=", ".join(sorted({str(row["version"]) for row in rows})),
-        digest=", ".join(sorted({str(row["data"]) for row in rows})),
-        selected_by=SELECTED_BY[first["selected by"]],
+        version=", ".join(sorted({row.version for row in rows})),
+        digest=", ".join(sorted({row.data for row in rows})),
+        selected_by=SELECTED_BY[first.selected_by],
         columns=columns,
         groups=_groups(columns),
         strong=STRONG,
         table=table_lines(rows, columns),
-        has_r2et=any(is_variant(row["method"]) for row in rows),
-        has_ours=any(is_ours(row["method"]) for row in rows),
+        has_r2et=any(is_variant(row.method) for row in rows),
+        has_ours=any(is_ours(row.method) for row in rows),
         ours_chosen=charts.is_ours_throughout(rows),
         choices=choices(rows),
         figures=[
@@ -387,52 +365,43 @@ def report_html(
             if all(charts.can_draw(draw, row) for row in measured)
         ],
         told_seed=told,
-        buys=first.get("change buys", []),
+        buys=first.change_buys,
         preflight=alarm_lines(measured, "preflight"),
         alarms=alarm_lines(measured),
         doubts=exchange_doubts(measured),
         exchanged=any(column.key == EXCHANGES for column in columns),
-        without=max(measures_of(row).get("without exchanges", 0.0) for row in measured),
+        without=max(row.numbers.get("without_exchanges", 0.0) for row in measured),
         doubled=last_doublings(measured),
         decisions=decisions(rows, told),
         shown_methods=decision_methods(rows, told),
     )
 
 
-def alarm_lines(rows: Sequence[Row], kind: str = "alarms") -> list[str]:
+def alarm_lines(rows: Sequence[Result], kind: str = "alarms") -> list[str]:
     """Every alarm, or finding of the kind "preflight", with the networks it is about."""
     about: dict[str, list[str]] = {}
     for row in rows:
-        for alarm in row.get(kind, []):
-            about.setdefault(alarm, []).append(f"{row['label']}, seed {row['seed']}")
+        for alarm in getattr(row, kind):
+            about.setdefault(alarm, []).append(f"{row.label}, seed {row.seed}")
     return [f"{'; '.join(networks)}: {alarm}" for alarm, networks in about.items()]
 
 
-def last_doublings(rows: Sequence[Row]) -> str:
+def last_doublings(rows: Sequence[Result]) -> str:
     """How much the last doubling of the strong attack's effort took off P@k, over all networks."""
-    taken = [-100 * row["measures"].get("last doubling", 0.0) for row in rows]
+    taken = [-100 * row.measures.get("last_doubling", 0.0) for row in rows]
     return f"{min(taken):.1f} to {max(taken):.1f} points" if max(taken) > 0 else ""
 
 
-def columns_shown(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns for which some row has a number: no applicant for pictures, for tables no noise.
-
-    Those of one group stand side by side.
-    """
-    had = measures_shown(name for row in rows for name in measures_of(row))
-    found = [column for column in (*COLUMNS, *LATER_COLUMNS) if column.key in had]
-    groups = list(dict.fromkeys(column.group for column in found))
-    return tuple(sorted(found, key=lambda column: groups.index(column.group)))
-
-
-def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
+def _groups(columns: Sequence[Measure]) -> list[tuple[str, int]]:
     """The group headings of the main table and how many columns each spans."""
     # The strong attack has a second column, its difference to Vanilla.
     names = [column.group for column in columns for _ in range(1 + (column.key == STRONG))]
     return [(name, names.count(name)) for name in dict.fromkeys(names)]
 
 
-def table_lines(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[dict[str, Any]]:
+def table_lines(
+    rows: Sequence[Result], columns: Sequence[Measure] = COLUMNS
+) -> list[dict[str, Any]]:
     """The main table as text: a line for each method and one for those chosen on each seed."""
     best = summary_of_chosen(rows)
     tests = {each.method: each for each in comparisons(rows, STRONG)}
@@ -477,65 +446,61 @@ def p_text(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
-def choices(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def choices(rows: Sequence[Result]) -> list[dict[str, Any]]:
     """For each method and seed what was chosen among, what was chosen, and how it validated."""
     best = chosen_methods(rows)
     return [
         {
-            "label": row["label"],
-            "seed": row["seed"],
-            "passed": row["passed"],
-            "best": best.get(row["seed"]) == row["method"],
-            "tried": len(row.get("candidates") or []),
-            "settings": ", ".join(
-                f"{name} {value}" for name, value in (row["chosen"] or {}).items()
-            ),
-            "floor": "" if row["floor"] is None else f"{row['floor']:.4f}",
-            "auc": f"{row['valid']['auc']:.4f}" if row["valid"] else "",
-            "precision": f"{100 * row['valid']['precision']:.1f}" if row["valid"] else "",
-            "nearest": max(
-                (f"{each['auc']:.4f}" for each in row.get("candidates") or []), default=""
-            ),
+            "label": row.label,
+            "seed": row.seed,
+            "passed": row.passed,
+            "best": best.get(row.seed) == row.method,
+            "tried": len(row.candidates),
+            "settings": ", ".join(f"{name} {value}" for name, value in (row.chosen or {}).items()),
+            "floor": "" if row.floor is None else f"{row.floor:.4f}",
+            "auc": f"{row.valid.auc:.4f}" if row.valid else "",
+            "precision": f"{100 * row.valid.precision:.1f}" if row.valid else "",
+            "nearest": max((f"{each.auc:.4f}" for each in row.candidates), default=""),
         }
         for row in rows
     ]
 
 
-def told_seed(rows: Sequence[Row]) -> int | None:
+def told_seed(rows: Sequence[Result]) -> int | None:
     """The first seed whose decisions can be told for Vanilla and the chosen method, else any."""
-    with_decisions = [row for row in passed_rows(rows) if row.get("decisions")]
-    seeds = sorted({row["seed"] for row in with_decisions})
+    with_decisions = [row for row in passed_rows(rows) if row.decisions]
+    seeds = sorted({row.seed for row in with_decisions})
     best = chosen_methods(rows)
-    vanilla = {row["seed"] for row in with_decisions if row["method"] == VANILLA}
+    vanilla = {row.seed for row in with_decisions if row.method == VANILLA}
     both = [seed for seed in seeds if seed in vanilla and seed in best]
     return next(iter([*both, *seeds]), None)
 
 
-def decision_methods(rows: Sequence[Row], seed: int | None) -> list[dict[str, Any]]:
+def decision_methods(rows: Sequence[Result], seed: int | None) -> list[dict[str, Any]]:
     """The methods whose decisions are told: Vanilla, the chosen one, then the others."""
     best = chosen_methods(rows)
-    found = [row for row in passed_rows(rows) if row["seed"] == seed and row.get("decisions")]
+    found = [row for row in passed_rows(rows) if row.seed == seed and row.decisions]
     chosen = best.get(seed) if seed is not None else None
     places = {VANILLA: 0, chosen: 1, LINEAR: 3}
     return [
         {
-            "method": row["method"],
-            "label": row["label"],
-            "chosen": row["method"] == chosen,
-            "ours": is_ours(row["method"]),
+            "method": row.method,
+            "label": row.label,
+            "chosen": row.method == chosen,
+            "ours": is_ours(row.method),
         }
-        for row in sorted(found, key=lambda row: places.get(row["method"], 2))
+        for row in sorted(found, key=lambda row: places.get(row.method, 2))
     ]
 
 
-def decisions(rows: Sequence[Row], seed: int | None) -> list[dict[str, Any]]:
+def decisions(rows: Sequence[Result], seed: int | None) -> list[dict[str, Any]]:
     """Each told decision with what every method made of it."""
     order = [each["method"] for each in decision_methods(rows, seed)]
     cube = any(map(is_cube, rows))
     by_method = {
-        row["method"]: {_row_of(each): each for each in row["decisions"]}
+        row.method: {_row_of(each): each for each in row.decisions}
         for row in passed_rows(rows)
-        if row["seed"] == seed and row["method"] in order
+        if row.seed == seed and row.method in order
     }
     numbers = list(dict.fromkeys(number for method in order for number in by_method[method]))
     return [

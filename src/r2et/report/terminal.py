@@ -12,17 +12,14 @@ from r2et.actionable import ActionableSet, what_it_buys
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Audit
 from r2et.data.dataset import Split
+from r2et.evaluation.results import CONTROLS, ER, STRONG, Measure, Result
 from r2et.experiments.attack_run import AttackRun, AttackRunSettings
 from r2et.experiments.tables import (
     CHOSEN_LABEL,
-    COLUMNS,
-    CONTROLS,
     EXCHANGES,
-    Column,
+    columns_of,
     comparisons,
     exchange_doubts,
-    measures_of,
-    measures_shown,
     names_chosen,
     table_rows,
     why_missing,
@@ -31,24 +28,18 @@ from r2et.metrics.exchanges import doubt
 from r2et.preflight.kinds import in_words
 
 
-def print_run(rows: Sequence[dict[str, Any]], console: Console) -> None:
+def print_run(rows: Sequence[Result], console: Console) -> None:
     """Print the measures, then what would expose them as hollow, then the paired tests."""
     if not console.is_terminal:
         console.width = 120
     lines = table_rows(rows)
-    k = next((row["k"] for row in rows if "k" in row), "k")
-    seeds = len({row["seed"] for row in rows})
-    told = f"{rows[0]['dataset']}, recipe {rows[0]['recipe']}, {seeds} seed{'s' * (seeds > 1)}"
+    k, seeds = rows[0].k, len({row.seed for row in rows})
+    told = f"{rows[0].dataset}, recipe {rows[0].recipe}, {seeds} seed{'s' * (seeds > 1)}"
     spread = ", mean ± sd over seeds" if seeds > 1 else ""
-    measured = [column for column in COLUMNS if column.group != CONTROLS]
+    columns = columns_of(rows)
+    measured = [column for column in columns if column.group != CONTROLS]
     console.print(_table(f"{told}, top {k}{spread}", lines, measured))
-    shown = measures_shown(name for row in rows for name in measures_of(row))
-    controls = [
-        column
-        for column in COLUMNS
-        if column.group == CONTROLS
-        and (column.key in shown or not column.key.startswith("exchange"))
-    ]
+    controls = [column for column in columns if column.group == CONTROLS]
     console.print(_table(f"{CONTROLS}:", lines, controls))
     for said in exchange_doubts(rows):
         console.print(Text(said), style="bold red")
@@ -57,7 +48,7 @@ def print_run(rows: Sequence[dict[str, Any]], console: Console) -> None:
     for line in lines:
         if line["failed"]:
             console.print(Text(f"{line['label']}: {why_missing(rows, line['failed'])}."))
-    for measure, name in (("er precision@k", "ERAttack"), ("strong precision@k", "strong attack")):
+    for measure, name in ((ER, "ERAttack"), (STRONG, "strong attack")):
         console.print(f"P@{k} under the {name} minus Vanilla's, paired over seeds:", style="bold")
         for each in comparisons(rows, measure):
             if each.difference is not None:
@@ -65,7 +56,7 @@ def print_run(rows: Sequence[dict[str, Any]], console: Console) -> None:
                 console.print(Text(f"  {each.label:<24} {100 * each.difference:+6.1f} points, {p}"))
 
 
-def _table(title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Column]) -> Table:
+def _table(title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Measure]) -> Table:
     """A table of some columns."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.add_column("method", no_wrap=True)
@@ -79,7 +70,7 @@ def _table(title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Column
     return table
 
 
-def _cell(value: dict[str, Any] | None, column: Column) -> str:
+def _cell(value: dict[str, Any] | None, column: Measure) -> str:
     if value is None:
         return "–" if column.key == EXCHANGES else ""
     spread = "" if value["sd"] is None else f" ± {column.show_sd(value['sd'])}"
