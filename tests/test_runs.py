@@ -42,7 +42,6 @@ from r2et.experiments.runner import (
     train_unit,
     trained,
     unit_print,
-    unpacked,
 )
 from r2et.explainers import gradient
 from r2et.methods import METHODS, Method, MethodEntry
@@ -647,7 +646,7 @@ def test_the_unit_of_every_method_gives_models_that_can_be_built_again(name: str
     for settings, outcome in zip(grid, outcomes, strict=True):
         assert outcome.model is not None
         assert outcome.candidate is not None
-        model = unpacked(outcome.model)
+        model = checkpoint.from_bytes(outcome.model)
         again, _, _ = fitted(split, recipe, name, settings)
         torch.testing.assert_close(model(split.test.x), again(split.test.x), rtol=1e-3, atol=1e-4)
         score = auc(model.double(), split.valid.x.double(), split.valid.y)

@@ -23,7 +23,7 @@ from r2et.explainers import gradient
 from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS, mlp
-from r2et.training.checkpoint import load, save
+from r2et.training.checkpoint import from_bytes, load, save, to_bytes
 from r2et.training.settings import SCHEDULES, EpochRecord, FitSettings
 from r2et.training.trainer import Candidate, fit, keeps_ranking, select
 from refusals import refusal
@@ -466,6 +466,14 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
     assert_equal(model, network())
     assert [type(part) for part in model] == [type(part) for part in network()]
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_bytes_of_a_model_are_those_of_its_file(tmp_path: Path) -> None:
+    plan = {"name": "mlp", "inputs": 5, "classes": 2, "hidden": [6]}
+    model, recipe = network(), {"model": plan}
+    content = to_bytes(model, recipe)
+    assert content == save(tmp_path / "model.safetensors", model, recipe).read_bytes()
+    assert_equal(from_bytes(content), model)
 
 
 def test_running_statistics_are_saved_too(tmp_path: Path) -> None:

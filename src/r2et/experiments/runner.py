@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -38,7 +36,7 @@ from r2et.models.building import build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
 from r2et.perturbations import one_of
-from r2et.training.checkpoint import load, save
+from r2et.training.checkpoint import from_bytes, to_bytes
 from r2et.training.settings import FitSettings
 from r2et.training.stacked import Trained, by_network, fit_grid, in_turn, stacked
 from r2et.training.trainer import Candidate, fit, keeps_ranking
@@ -133,20 +131,6 @@ def alone(unit: Callable[..., Any], *arguments: Any) -> Any:
     with _ALONE, threadpool_limits(1):
         torch.set_num_threads(1)
         return unit(*arguments)
-
-
-def packed(model: nn.Module, header: Mapping[str, Any]) -> bytes:
-    """A model file as bytes."""
-    with TemporaryDirectory() as folder:
-        return save(Path(folder) / "model", model, header).read_bytes()
-
-
-def unpacked(content: bytes) -> nn.Module:
-    """The model of such bytes."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        path.write_bytes(content)
-        return load(path)[0]
 
 
 def entry_of(method: str) -> MethodEntry:
@@ -347,7 +331,7 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
             "candidate": asdict(candidate),
         }
         outcomes.append(
-            Outcome(settings=settings, candidate=candidate, model=packed(model, header))
+            Outcome(settings=settings, candidate=candidate, model=to_bytes(model, header))
         )
     return outcomes
 
@@ -486,7 +470,7 @@ def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
     assert vanilla.candidate is not None
     # Statistics stay as they are: explanations are formed with them, and in training mode every
     # batch would pass through the network once more.
-    start = unpacked(vanilla.model).eval()
+    start = from_bytes(vanilla.model).eval()
     return Beginning(
         network=start,
         settings=_retraining(split, recipe),
@@ -599,7 +583,7 @@ def measure_unit(work: Work, head: Result, model: bytes | None) -> Result:
         ((score, precision),) = judged([measured], split, recipe)
         head = replace(head, valid=Candidate(settings={}, auc=score, precision=precision))
     else:
-        measured = unpacked(model)
+        measured = from_bytes(model)
     explain = measured_explanation(split.dataset, recipe)
     found = evaluate(measured, split, recipe.evaluation, explain=explain, seed=work.seed)
     return replace(head, **{each.name: getattr(found, each.name) for each in fields(found)})

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -78,13 +80,18 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    metadata = {"r2et": json.dumps(notes, sort_keys=True)}
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
+
+def _header(notes: Mapping[str, Any]) -> dict[str, str]:
+    return {"r2et": json.dumps(notes, sort_keys=True)}
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     def write(aside: Path) -> None:
         try:
-            save_file(whole, aside, metadata=metadata)
+            save_file(_on_cpu(tensors), aside, metadata=_header(notes))
         except SafetensorError as problem:
             raise OSError(str(problem)) from problem
 
@@ -109,7 +116,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ) from problem
 
 
-def _load_into(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+def _load_into(model: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
     """Give the model the stored weights, refusing those of another architecture."""
     mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     theirs = {name: tuple(value.shape) for name, value in tensors.items()}
@@ -149,16 +156,37 @@ def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[st
     """A saved model and its recipe; `model` receives the weights, or one is built by the recipe."""
     tensors, notes = _read_tensors(path)
     recipe = notes.get("recipe", {})
+    return _filled(tensors, recipe, str(path), model), recipe
+
+
+def to_bytes(model: nn.Module, recipe: Mapping[str, Any]) -> bytes:
+    """What `save` would write, for another process to take or to keep."""
+    content: bytes = save_bytes(_on_cpu(weights_of(model)), _header({"recipe": dict(recipe)}))
+    return content
+
+
+def from_bytes(content: bytes) -> nn.Module:
+    """The model of such bytes, built by their recipe."""
+    length = int.from_bytes(content[:8], "little")
+    header = json_of(content[8 : 8 + length], "the header of a model")
+    recipe = json_of(header["__metadata__"]["r2et"], "the recipe of a model")["recipe"]
+    return _filled(load_bytes(content), recipe, "a model of another process", None)
+
+
+def _filled(
+    tensors: Mapping[str, Tensor], recipe: Mapping[str, Any], path: str, model: nn.Module | None
+) -> nn.Module:
+    """The model with these weights, built by the recipe unless given."""
     if model is None:
         plan = recipe.get("model", {})
         if not isinstance(plan, dict) or plan.get("name") not in list(MODELS):
             raise ValueError(f"{path} does not say which model it holds: give load() the model.")
         model = _built(plan, tensors, path)
     _load_into(model, tensors, path)
-    return model, recipe
+    return model
 
 
-def _built(plan: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> nn.Module:
+def _built(plan: Mapping[str, Any], tensors: Mapping[str, Tensor], path: str) -> nn.Module:
     """The network of a file's plan, refused if the plan asks for more than its weights fill."""
     try:
         with bounded([value.numel() for value in tensors.values()]):
