@@ -27,6 +27,7 @@ from r2et.experiments.tables import (
     is_variant,
     summarise,
 )
+from r2et.methods import METHODS
 from reproduction.contests import (
     BEST_OTHER,
     best_other_rows,
@@ -326,8 +327,9 @@ def _lead(
         for label in published_labels(quantity.table, dataset)
         if (value := quantity.printed(dataset, label)) is not None
     ]
-    variants = [each for each in printed if is_variant(each[0].casefold())]
-    others = [each for each in printed if not is_variant(each[0].casefold())]
+    ours = {entry.label.casefold() for name, entry in METHODS.items() if is_variant(name)}
+    variants = [each for each in printed if each[0].casefold() in ours]
+    others = [each for each in printed if each[0].casefold() not in ours]
     against = next((each for each in found if each.method == BEST_OTHER), None)
     both = [summary_of_best(rows, [quantity.key]), summary_of_best_other(rows, [quantity.key])]
     means = [each.means.get(quantity.key) for each in both if each is not None]

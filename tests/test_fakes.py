@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
+from made_results import row_of
 from r2et import StableClassifier, load
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.data import Split
@@ -100,7 +101,8 @@ def test_fixed_noise_is_told_with_the_numbers() -> None:
     assert "8 fixed shifts" in found[0].problem
     row = evaluate(fake, split(), MEASURED)
     assert [each.split(":")[0] for each in row.preflight] == ["fixed noise"]
-    (line,) = alarm_lines([row | {"label": "Fake", "seed": 0}], "preflight")
+    made = replace(row_of("vanilla", 0), label="Fake", preflight=row.preflight)
+    (line,) = alarm_lines([made], "preflight")
     assert line.startswith("Fake, seed 0: fixed noise: The same weights")
 
 

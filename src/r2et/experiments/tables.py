@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
+from r2et.methods import METHODS
 from r2et.metrics.exchanges import doubt
 from r2et.metrics.statistics import Mean, mean_with_interval, paired_test
 
@@ -12,8 +13,6 @@ VANILLA = "vanilla"
 LINEAR = "linear"
 BEST = "best"
 CHOSEN_LABEL = "Best by validation"
-VARIANT = "r2et"  # what the names of all R2ET variants start with
-OURS = "steadfast"  # what the names of our own methods start with
 
 EXCHANGES = "exchange_agreement"
 SELECTED_BY = {"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}
@@ -121,12 +120,12 @@ def chosen_methods(rows: Sequence[Result]) -> dict[int, str]:
 
 def is_variant(method: str) -> bool:
     """Whether a method is R2ET or one of its variants."""
-    return method.startswith(VARIANT)
+    return method in METHODS and METHODS[method].family == "r2et"
 
 
 def is_ours(method: str) -> bool:
     """Whether a method is our own, which the papers do not have."""
-    return method.startswith(OURS)
+    return method in METHODS and METHODS[method].family == "ours"
 
 
 def is_steady(method: str) -> bool:
