@@ -20,7 +20,7 @@ from closed_form import conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.attacks.comparison import compare_handling
 from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
 from r2et.attacks.ensemble import EnsembleBudget
-from r2et.attacks.pgd import flippable
+from r2et.attacks.pgd import WalkBudget, flippable
 from r2et.core.autograd import (
     estimated_curvature,
     estimated_hessian_norm,
@@ -50,6 +50,7 @@ from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import comp, dffot, suff
 from r2et.metrics.sensitivity import curvature
 from r2et.metrics.thickness import thickness, uniform_ball
+from r2et.perturbations import L2Ball
 from r2et.training.objective import Objective
 from refusals import refusal
 
@@ -301,7 +302,8 @@ def test_handlers_are_compared_on_several_tensors() -> None:
     one, x, _ = joined_pair()
     chosen: dict[str, Any] = {
         "k": 2,
-        "budget": BUDGET,
+        "perturbation": L2Ball(radius=BUDGET["radius"]),
+        "budget": WalkBudget(steps=BUDGET["steps"]),
         "step_sizes": (0.2,),
         "handling": {name: CONSTRAINT_HANDLING[name] for name in ("unconstrained", "gda")},
     }
