@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks import EnsembleBudget
+from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns, check_labels
 from r2et.core.inputs import Inputs, Joined

@@ -33,7 +33,8 @@ def list_command(
 
 def known_names() -> dict[str, dict[str, str]]:
     """Everything that can be asked for by name, with one line each."""
-    from r2et.attacks import ATTACKS, CONSTRAINT_HANDLING
+    from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
+    from r2et.attacks.registry import ATTACKS
     from r2et.data.builtin import DATASETS
     from r2et.experiments.config import load_recipe, recipe_names
     from r2et.explainers import EXPLAINERS

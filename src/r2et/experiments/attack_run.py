@@ -489,7 +489,7 @@ def compared_handling(
 def compared_by(
     model: nn.Module, split: Split, recipe: Recipe, examples: int
 ) -> list[HandlingPoint]:
-    """Every way to keep predictions at several step sizes, in the threat of a recipe."""
+    """Every way to keep predictions at several step sizes, in the perturbation set of a recipe."""
     evaluation = recipe.evaluation
     task = task_of(split, evaluation, measured_explanation(split.dataset, recipe))
     model = copy.deepcopy(model).to(DTYPES[evaluation.dtype]).eval()
