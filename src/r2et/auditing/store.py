@@ -9,6 +9,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,20 @@ class Store:
         self.in_full: Counter[tuple[int, Verdict]] = Counter()
         if not self.path.exists() and (folder / EARLIER).exists():
             raise ValueError(self._other_version("an earlier version"))
+        self.connection = sqlite3.connect(self.path)
         try:
-            self.connection = sqlite3.connect(self.path)
-            known = self._known()
+            # When a transaction has ended, it outlives the machine.
+            self.connection.execute("PRAGMA synchronous = FULL")
+            [new] = self.connection.execute("SELECT COUNT(*) = 0 FROM sqlite_master").fetchone()
+        except (sqlite3.DatabaseError, ValueError) as problem:
+            raise ValueError(self._something_else()) from problem
+        if new:
+            self._create()
+        try:
+            kept = self.connection.execute("SELECT name, value FROM plan")
+            known = {name: json.loads(value) for name, value in kept}
         except (sqlite3.DatabaseError, ValueError, TypeError) as problem:
-            raise ValueError(
-                f"{folder} holds something else than an audit: choose another folder."
-            ) from problem
+            raise ValueError(self._something_else()) from problem
         self._check_plan(known)
         self.finished: str | None = known.get(FINISHED)
         if self.finished is None:
@@ -61,21 +69,18 @@ class Store:
         """Let go of the file."""
         self.connection.close()
 
-    def _known(self) -> dict[str, Any]:
-        """What decides what the audit of this folder finds, said now if it is a new one."""
-        # When a transaction has ended, it outlives the machine.
-        self.connection.execute("PRAGMA synchronous = FULL")
-        if not self.connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
-            with self.connection:
-                self.connection.execute("BEGIN")
-                for name, columns in TABLES.items():
-                    self.connection.execute(f"CREATE TABLE {name} ({columns}) WITHOUT ROWID")
-                self.connection.executemany(
-                    "INSERT INTO plan VALUES (?, ?)",
-                    [(name, json.dumps(value)) for name, value in self.plan.items()],
-                )
-        kept = self.connection.execute("SELECT name, value FROM plan")
-        return {name: json.loads(value) for name, value in kept}
+    def _create(self) -> None:
+        """Say what decides what a new audit finds."""
+        with self._transaction():
+            for name, columns in TABLES.items():
+                self.connection.execute(f"CREATE TABLE {name} ({columns}) WITHOUT ROWID")
+            self.connection.executemany(
+                "INSERT INTO plan VALUES (?, ?)",
+                [(name, json.dumps(value)) for name, value in self.plan.items()],
+            )
+
+    def _something_else(self) -> str:
+        return f"{self.folder} holds something else than an audit: choose another folder."
 
     def _check_plan(self, other: Mapping[str, Any]) -> None:
         for name, value in self.plan.items():
@@ -97,6 +102,8 @@ class Store:
         """Read all chunks through: what was kept of each must be as it was."""
         sums: dict[int, Any] = {}
         try:
+            if self.connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
+                raise ValueError("the file is damaged")
             for chunk, in_full, record in self.connection.execute(
                 "SELECT chunk, in_full, record FROM decisions ORDER BY chunk, place"
             ):
@@ -126,17 +133,24 @@ class Store:
             summed.update(record.encode())
             rows.append((chunk, place, in_full, record))
             self.in_full[decision.model, decision.verdict] += in_full
+        with self._transaction():
+            self.connection.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?)", rows)
+            self.connection.execute(
+                "INSERT INTO chunks VALUES (?, ?, ?)", (chunk, digest, summed.hexdigest())
+            )
+        self.digests.append(digest)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All that is written within, or nothing of it."""
         try:
             with self.connection:
-                self.connection.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?)", rows)
-                self.connection.execute(
-                    "INSERT INTO chunks VALUES (?, ?, ?)", (chunk, digest, summed.hexdigest())
-                )
+                self.connection.execute("BEGIN")
+                yield
         except sqlite3.DatabaseError as problem:
             raise ValueError(
                 f"cannot write {self.path}: {problem}; what is finished is kept."
             ) from problem
-        self.digests.append(digest)
 
     def decisions(self, *, in_full: bool = False) -> Iterator[Decision]:
         """All decisions kept so far in their order, or those told in full."""
@@ -146,10 +160,10 @@ class Store:
 
     def finish(self, digest: str) -> None:
         """Say that all is done, with the digest of what was found, and let the decisions go."""
-        with self.connection:
-            self.connection.execute("BEGIN")
+        with self._transaction():
             self.connection.execute(
                 "INSERT INTO plan VALUES (?, ?)", (FINISHED, json.dumps(digest))
             )
             self.connection.execute("DROP TABLE decisions")
-        self.connection.execute("VACUUM")
+        with suppress(sqlite3.DatabaseError):  # only the disk would be wider
+            self.connection.execute("VACUUM")
