@@ -21,7 +21,8 @@ import torch
 from r2et.data import Dataset, load
 from r2et.experiments.config import VANILLA, MethodPlan, load_recipe
 from r2et.experiments.execution import Plan, kept_unit, model_bytes, unit_of
-from r2et.experiments.runner import Outcome, judged, trained, unpacked
+from r2et.experiments.runner import Outcome, judged, trained
+from r2et.training.checkpoint import from_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -46,7 +47,7 @@ def one_form(out: Path, seed: int, form: str) -> tuple[float, float, float]:
     recipe = replace(load_recipe("paper", DATASET), valid_examples=PICTURES)
     split, vanilla = dataset.split(seed), vanilla_of(dataset, seed, out)
     assert vanilla.model is not None
-    began, model = time.process_time(), unpacked(vanilla.model)
+    began, model = time.process_time(), from_bytes(vanilla.model)
     if form != VANILLA:
         method, settings = FORMS[form]
         (found,) = trained(split, recipe, MethodPlan(name=method, grid=(settings,)), vanilla)

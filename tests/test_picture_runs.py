@@ -17,11 +17,12 @@ from r2et.evaluation.evaluate import EvaluationSettings, Walk, evaluate, pair_an
 from r2et.experiments.attack_run import compared_by
 from r2et.experiments.config import Recipe, load_recipe, recipe_from
 from r2et.experiments.execution import sweep
-from r2et.experiments.runner import linear_control, network_plan, unpacked
+from r2et.experiments.runner import linear_control, network_plan
 from r2et.explainers import Activations, Gradient, gradient
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.siamese import Siamese
+from r2et.training.checkpoint import from_bytes
 from refusals import refusal
 from reproduction.papers import paper_table
 from reproduction.targets import EVERY, TARGETS
@@ -170,7 +171,7 @@ def test_a_second_sweep_has_nothing_to_do_and_a_new_one_gives_the_same_rows(
 def test_kept_models_are_built_again_with_their_single_heads(swept: Any) -> None:
     name, out, _ = swept
     (path, *_) = sorted(out.rglob("sp-*.safetensors"))
-    model = unpacked(path.read_bytes())
+    model = from_bytes(path.read_bytes())
     split = drawn(name).split(0)
     assert model(split.test.x).shape == (len(split.test), 2)
     if name == "brains":
@@ -213,7 +214,7 @@ def test_handlers_are_compared_in_the_threat_of_the_recipe(swept: Any) -> None:
     if name != "brains":
         pytest.skip("pictures have one output to keep")
     (path, *_) = sorted(out.rglob("vanilla-*.safetensors"))
-    points = compared_by(unpacked(path.read_bytes()), networks().split(0), recipe_of(name), 6)
+    points = compared_by(from_bytes(path.read_bytes()), networks().split(0), recipe_of(name), 6)
     assert {"unconstrained", "equal", "gda", "hedge", "qp"} <= {each.handler for each in points}
     assert all(0 <= each.precision <= 1 and 0 <= each.sensitivity <= 1 for each in points)
     assert all(each.sensitivity == 0 for each in points if each.handler == "rejection")
