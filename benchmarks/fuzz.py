@@ -497,7 +497,7 @@ def write_bases(folder: Path) -> None:
     from safetensors.torch import save_file
     from scipy.io import savemat
 
-    from r2et.models.building import build
+    from r2et.models import build
     from r2et.sklearn import StableClassifier
     from r2et.training.checkpoint import save
 

@@ -22,7 +22,8 @@ from r2et.evaluation.results import (
     read_results,
     result_from,
 )
-from r2et.experiments.attack_run import AttackRunSettings, compared_by, compared_handling
+from r2et.experiments.attack_records import AttackRunSettings
+from r2et.experiments.attack_run import compared_by, compared_handling
 from r2et.experiments.config import Recipe, load_recipe
 from r2et.experiments.execution import OnProgress, Plan, Progress, sweep, unit_of
 from r2et.experiments.runner import (

@@ -22,7 +22,7 @@ from r2et.data import Dataset, ItemStructure
 from r2et.evaluation.rendering import bytes_of, drawn_decisions, numbers_of
 from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.metrics.statistics import auc
-from r2et.models.building import build
+from r2et.models import build
 from r2et.models.linear import Product, fitted_logistic, fitted_product
 from r2et.perturbations import Box, L2Ball
 from r2et.training.checkpoint import load, save

@@ -17,7 +17,8 @@ from r2et import StableClassifier, load
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.data import Split
 from r2et.evaluation.evaluate import EvaluationSettings, Walk, evaluate
-from r2et.experiments.attack_run import AttackRunSettings, attack_model, compared_handling
+from r2et.experiments.attack_records import AttackRunSettings
+from r2et.experiments.attack_run import attack_model, compared_handling
 from r2et.experiments.runner import entry_of, label_of
 from r2et.methods import METHODS
 from r2et.report.run_page import alarm_lines

@@ -22,10 +22,9 @@ from r2et.attacks.registry import ATTACKS, attack
 from r2et.attacks.search import AttackResult
 from r2et.data import Split, load
 from r2et.experiments import attack_run as laboratory
+from r2et.experiments.attack_records import AttackRun, AttackRunSettings
 from r2et.experiments.attack_run import (
     DRAWS,
-    AttackRun,
-    AttackRunSettings,
     attack_model,
     budget_at,
     check_request,

@@ -20,8 +20,7 @@ from r2et.data import read_csv, read_folder
 from r2et.data.graphs import read_file
 from r2et.data.images import read_batch
 from r2et.data.reader import MOST_CHARACTERS, MOST_COLUMNS, CsvReader
-from r2et.models import MODELS
-from r2et.models.building import bounded, build
+from r2et.models import MODELS, bounded, build
 from r2et.sklearn import StableClassifier
 from r2et.training.checkpoint import load, save
 from refusals import refusal

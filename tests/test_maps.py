@@ -13,7 +13,8 @@ from PIL import Image
 
 from made_results import failed, row_of
 from r2et.core.inputs import Piece
-from r2et.evaluation.rendering import RenderSpec, drawn
+from r2et.data.dataset import RenderSpec
+from r2et.evaluation.rendering import drawn
 from r2et.evaluation.results import Radii, Result, Series
 from r2et.report.maps import (
     COLOURS,

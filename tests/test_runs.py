@@ -46,7 +46,7 @@ from r2et.experiments.runner import (
 from r2et.explainers import gradient
 from r2et.methods import METHODS, Method, MethodEntry
 from r2et.metrics.statistics import auc
-from r2et.models.building import build
+from r2et.models import build
 from r2et.models.smoothing import with_softplus
 from r2et.training import checkpoint
 from refusals import refusal

@@ -27,7 +27,7 @@ from r2et.training.trainer import fit
 from refusals import refusal
 
 # The package's name of the function hides the module of the same name.
-module = import_module("r2et.methods.steadfast")
+module = import_module("r2et.methods.steadfast_loss")
 
 FEATURES, K = 9, 4
 PLAN: dict[str, Any] = {"numeric": [0, 4], "one_hot": [[1, 2], [3, 5, 6]]}

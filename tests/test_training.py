@@ -24,8 +24,8 @@ from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS, mlp
 from r2et.training.checkpoint import from_bytes, load, save, to_bytes
-from r2et.training.settings import SCHEDULES, EpochRecord, FitSettings
-from r2et.training.trainer import Candidate, fit, keeps_ranking, select
+from r2et.training.settings import SCHEDULES, Candidate, EpochRecord, FitSettings
+from r2et.training.trainer import fit, keeps_ranking, select
 from refusals import refusal
 
 ROOT = Path(__file__).parents[1]

@@ -48,8 +48,7 @@ from r2et.explainers import (
     shaped,
 )
 from r2et.methods import METHODS, Method
-from r2et.models import ACTIVATIONS
-from r2et.models.building import bounded, build
+from r2et.models import ACTIVATIONS, bounded, build
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import in_words
 from r2et.preflight.validation import cleared

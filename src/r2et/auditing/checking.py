@@ -21,7 +21,7 @@ from r2et.attacks.registry import attack
 from r2et.auditing.auditor import INSIDE, Auditor
 from r2et.auditing.evidence import Evidence
 from r2et.auditing.records import from_json, to_json
-from r2et.auditing.settings import AuditSettings
+from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.subject import made_ready, model_digest
 from r2et.auditing.tables import Chunk
 from r2et.certification.certificate import certify
@@ -34,7 +34,6 @@ from r2et.perturbations import PERTURBATIONS, NormBall
 
 FILE = "contradiction.json"
 SCHEMA: Literal["r2et-contradiction/2"] = "r2et-contradiction/2"
-LEAST = 8  # proved decisions of the first chunk that are checked, if there are as many
 FAR = (1.0, 10.0, 1000.0)  # longest audited lengths at which an unbounded proof is attacked
 GROUPS = 2  # of decisions with radii near one another, attacked together at the least of them
 POINTS = 32  # random ones of each decision: half inside, a quarter on the border, a quarter corners
@@ -112,7 +111,7 @@ def check(auditor: Auditor, evidence: Evidence, chunk: Chunk, where: str, first:
     """
     whole = SelfCheck(auditor=auditor, evidence=evidence, chunk=chunk, where=where)
     whole.hold_to_promises()
-    rows = chosen(evidence.certified, auditor.settings, chunk, LEAST if first else 0)
+    rows = chosen(evidence.certified, auditor.settings, chunk, LEAST_CHECKED if first else 0)
     whole.attack_inside(rows)
     return torch.zeros_like(evidence.tie, dtype=torch.bool).index_fill(0, rows, True)
 

@@ -14,10 +14,9 @@ from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns, check_labels
 from r2et.core.inputs import Inputs, Joined
 from r2et.core.limits import check_bytes
-from r2et.data.dataset import Dataset, Split
+from r2et.data.dataset import Dataset, RenderSpec, Split
 from r2et.data.features import Feature, Scale
 from r2et.data.structure import ItemStructure
-from r2et.evaluation.rendering import RenderSpec
 
 SHOWN = 50  # reasons, where there are many features
 LENGTHS = (0.004, 0.01, 0.02)  # of the range of a picture: about 1, 2.5 and 5 of 255 levels

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from r2et.auditing.checking import LEAST
 from r2et.auditing.records import Preflight
-from r2et.auditing.settings import AuditSettings
+from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.subject import Subject
 from r2et.auditing.summary import MOST_SETS, MOST_SUBGROUPS, Tally
 from r2et.auditing.tables import Source
@@ -70,7 +69,7 @@ def _self_check(tally: Tally, settings: AuditSettings) -> str:
     return (
         f"Self-check: {tally.checked:,} of the {tally.proved:,} decisions with a proved radius, "
         f"those proved furthest of each {settings.chunk:,} rows first ({100 * settings.checked:g} "
-        f"%, at least {LEAST}), were attacked inside it: no reason was replaced."
+        f"%, at least {LEAST_CHECKED}), were attacked inside it: no reason was replaced."
     )
 
 

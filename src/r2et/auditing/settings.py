@@ -10,6 +10,7 @@ from r2et.explainers import SCORES, Quantity
 from r2et.perturbations import PERTURBATIONS
 
 ATTACKS = ("strong", "none")
+LEAST_CHECKED = 8  # proved decisions of the first chunk that are checked, if there are as many
 RADII = ("auto", "all", "none")
 
 

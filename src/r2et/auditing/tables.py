@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from r2et.core.naming import nearest
-from r2et.data.dataset import Part, Split
+from r2et.data.dataset import Part, RenderSpec, Split
 from r2et.data.features import Feature, Scale, exchangeable, members, one_hot
 from r2et.data.schema import Numeric, Schema
-from r2et.evaluation.rendering import RenderSpec
 from r2et.explainers import shaped
 
 Array = Tensor | NDArray[Any]

@@ -4,13 +4,13 @@ Whatever is heavy is imported by the command that needs it, when it runs.
 """
 
 import warnings
-from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from r2et import __version__
-from r2et.cli import attack, audit, common, list_names, report, reproduce, run, sweep
+from r2et.cli import common
 
 app = typer.Typer(
     add_completion=False,
@@ -27,16 +27,19 @@ attacks as an adversary would, and trains networks whose top-k features stay put
 """,
 )
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run.run_command,
-    "sweep": sweep.sweep_command,
-    "reproduce": reproduce.reproduce_command,
-    "attack": attack.attack_command,
-    "audit": audit.audit_command,
-    "report": report.report_command,
-    "list": list_names.list_command,
+COMMANDS = {
+    "run": "run",
+    "sweep": "sweep",
+    "reproduce": "reproduce",
+    "attack": "attack",
+    "audit": "audit",
+    "report": "run",
+    "list": "list_names",
 }
-for name, command in COMMANDS.items():
+"""The file of each command, which holds NAME_command."""
+
+for name, file in COMMANDS.items():
+    command = getattr(import_module(f"r2et.cli.{file}"), f"{name}_command")
     app.command(name, rich_help_panel="Commands")(command)
 
 

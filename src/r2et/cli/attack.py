@@ -131,8 +131,8 @@ def attack_command(
     check_there(data, "file")
     check_there(model, "model file")
     from r2et.core.files import write_text
+    from r2et.experiments.attack_records import AttackRunSettings
     from r2et.experiments.attack_run import (
-        AttackRunSettings,
         attack_model,
         check_request,
         compared_handling,

@@ -134,7 +134,9 @@ def audit_command(
         check_there(spec, "model")
     check_there(weights, "file of weights")
     check_there(config, "file of settings")
-    from r2et.auditing import DataSettings, audit, load_model, read_settings, usual_settings
+    from r2et.auditing.config import DataSettings, read_settings
+    from r2et.auditing.models import load_model
+    from r2et.auditing.run import audit, usual_settings
     from r2et.auditing.sources import source_for
     from r2et.report.audit_page import write_audit_page
     from r2et.report.terminal import print_audit
@@ -184,7 +186,7 @@ def audit_command(
 @contextmanager
 def _stopping(models: dict[str, str]) -> Iterator[None]:
     """A proof that was seen to be false ends with what it is, how to see it again, and code 1."""
-    from r2et.auditing import Contradiction
+    from r2et.auditing.checking import Contradiction
 
     try:
         yield

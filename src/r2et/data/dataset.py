@@ -5,13 +5,14 @@ of, and what follows from it, is the `InputStructure` that it has.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from r2et.core.inputs import Piece
 from r2et.core.rng import check_seed
 from r2et.data.division import SHARES, Division, Shares, shuffled
 from r2et.data.features import Feature, Scale, Scaling
@@ -219,4 +220,34 @@ def check_part(part: str, y: Tensor, classes: Sequence[str], name: str) -> None:
         raise ValueError(
             f"every part needs at least two classes, but the {len(y)} rows of the {part} part are "
             f"all {classes[present[0]]!r}: add rows, or choose another seed or other shares."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RenderSpec:
+    """How examples are drawn: "picture", "network" or, explained by neurons, "concept".
+
+    Each is made of `count` pieces alike, the first of which is explained; its numbers are shown
+    between `low` and `high`. `name` says what a feature is called.
+    """
+
+    kind: str
+    piece: Piece
+    count: int
+    low: float
+    high: float
+    name: Callable[[int], str]
+
+    @classmethod
+    def of(cls, dataset: Dataset, features: int) -> "RenderSpec":
+        """How the items of a data set are drawn, of explanations with so many features."""
+        structure = dataset.structure
+        low, high = structure.bounds or (float(dataset.x.min()), float(dataset.x.max()))
+        return cls(
+            kind=structure.kind if features == structure.n else "concept",
+            piece=structure.piece,
+            count=2 if structure.pairs else 1,
+            low=low,
+            high=high,
+            name=structure.feature_name,
         )

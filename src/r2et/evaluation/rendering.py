@@ -1,49 +1,17 @@
 """Decisions about pictures and networks before and after an attack, as plain records to draw."""
 
 import base64
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from r2et.attacks.search import AttackResult
-from r2et.core.inputs import Piece
 from r2et.core.ranking import order
-from r2et.data.dataset import Dataset, Split
+from r2et.data.dataset import RenderSpec, Split
 from r2et.explainers import log_odds
 from r2et.perturbations import PerturbationSet
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RenderSpec:
-    """How examples are drawn: "picture", "network" or, explained by neurons, "concept".
-
-    Each is made of `count` pieces alike, the first of which is explained; its numbers are shown
-    between `low` and `high`. `name` says what a feature is called.
-    """
-
-    kind: str
-    piece: Piece
-    count: int
-    low: float
-    high: float
-    name: Callable[[int], str]
-
-    @classmethod
-    def of(cls, dataset: Dataset, features: int) -> "RenderSpec":
-        """How the items of a data set are drawn, of explanations with so many features."""
-        structure = dataset.structure
-        low, high = structure.bounds or (float(dataset.x.min()), float(dataset.x.max()))
-        return cls(
-            kind=structure.kind if features == structure.n else "concept",
-            piece=structure.piece,
-            count=2 if structure.pairs else 1,
-            low=low,
-            high=high,
-            name=structure.feature_name,
-        )
 
 
 def drawn(

@@ -9,7 +9,7 @@ from r2et.core.files import append_rows, read_rows
 from r2et.core.naming import nearest
 from r2et.core.settings import changed, settings_from
 from r2et.metrics import METRICS
-from r2et.training.trainer import Candidate
+from r2et.training.settings import Candidate
 
 Style = Literal["auc", "percent", "share", "number", "count"]
 R = TypeVar("R", bound="Result")

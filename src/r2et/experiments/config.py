@@ -17,7 +17,7 @@ from r2et.core.naming import nearest
 from r2et.core.rng import stream
 from r2et.core.settings import WORDS, changed, settings_from
 from r2et.data.dataset import Dataset
-from r2et.evaluation.evaluate import EVALUATED, EvaluationSettings
+from r2et.evaluation.protocol import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS
 from r2et.models import ACTIVATIONS, MODELS

@@ -44,7 +44,8 @@ from r2et.experiments.runner import (
     unit_print,
 )
 from r2et.training.checkpoint import load as load_model
-from r2et.training.trainer import Candidate, select
+from r2et.training.settings import Candidate
+from r2et.training.trainer import select
 
 BACKENDS = ("joblib", "dask")
 RETRIES = 2  # of a unit that fails on a cluster, where a worker may be out of memory or of space

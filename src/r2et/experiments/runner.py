@@ -24,22 +24,22 @@ from r2et.core.autograd import eval_mode
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
-from r2et.evaluation.evaluate import DTYPES, attacked_by, budget_of, evaluate, task_of
+from r2et.evaluation.evaluate import attacked_by, budget_of, evaluate, task_of
+from r2et.evaluation.protocol import DTYPES
 from r2et.evaluation.results import Failure, Result
 from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
 from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
 from r2et.methods import METHODS, Method, MethodEntry
 from r2et.methods.method import SoftplusUnits
 from r2et.metrics.statistics import auc
-from r2et.models import MODELS
-from r2et.models.building import build
+from r2et.models import MODELS, build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
 from r2et.perturbations import one_of
 from r2et.training.checkpoint import from_bytes, to_bytes
-from r2et.training.settings import FitSettings
+from r2et.training.settings import Candidate, FitSettings
 from r2et.training.stacked import Trained, by_network, fit_grid, in_turn, stacked
-from r2et.training.trainer import Candidate, fit, keeps_ranking
+from r2et.training.trainer import fit, keeps_ranking
 
 LINEAR = "linear"
 NUMBERS_AT_ONCE = 2**20

@@ -12,7 +12,7 @@ from r2et.methods.baselines import (
 )
 from r2et.methods.margins import mean_margin, unit_length
 from r2et.methods.method import BatchContext, Method, MethodEntry, Penalty
-from r2et.methods.steadfast import steadfast
+from r2et.methods.steadfast_loss import steadfast
 from r2et.methods.widening import r2et
 
 __all__ = [

@@ -20,8 +20,18 @@ from r2et.core.autograd import (
 from r2et.core.ranking import facing_count, order
 from r2et.explainers import Explainer, log_odds
 from r2et.methods.margins import Gap, Pairs, check_choices, mean_margin
-from r2et.methods.method import BatchContext, Draw, Method, Penalty, SoftplusUnits, check_numbers
-from r2et.methods.penalties import Bend, estimated_bend, ranking_by, saliency_at
+from r2et.methods.method import (
+    BatchContext,
+    Bend,
+    Draw,
+    Method,
+    Penalty,
+    SoftplusUnits,
+    check_numbers,
+    estimated_bend,
+    ranking_by,
+    saliency_at,
+)
 from r2et.metrics.thickness import on_segment
 from r2et.perturbations import L2Ball, unit
 

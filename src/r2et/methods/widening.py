@@ -15,9 +15,12 @@ from r2et.explainers import (
     made_of_gradient,
 )
 from r2et.methods.margins import Gap, Pairs, check_choices, mean_margin
-from r2et.methods.method import BatchContext, Method, Penalty, SoftplusUnits
-from r2et.methods.penalties import (
+from r2et.methods.method import (
+    BatchContext,
     Bend,
+    Method,
+    Penalty,
+    SoftplusUnits,
     estimated_bend,
     neighbour,
     odds_saliency,

@@ -13,7 +13,7 @@ from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Audit
 from r2et.data.dataset import Split
 from r2et.evaluation.results import CONTROLS, ER, STRONG, Measure, Result
-from r2et.experiments.attack_run import AttackRun, AttackRunSettings
+from r2et.experiments.attack_records import AttackRun, AttackRunSettings
 from r2et.experiments.tables import (
     CHOSEN_LABEL,
     EXCHANGES,

@@ -17,8 +17,7 @@ from r2et.core.files import write_aside
 from r2et.core.limits import json_of
 from r2et.core.rng import stream
 from r2et.methods.method import Method
-from r2et.models import MODELS
-from r2et.models.building import bounded, build
+from r2et.models import MODELS, bounded, build
 from r2et.training.settings import EpochRecord, FitSettings
 
 

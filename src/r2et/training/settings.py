@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -135,3 +136,12 @@ def finished(history: Sequence[EpochRecord], settings: FitSettings) -> bool:
     if settings.patience is None or len(history) <= settings.patience:
         return False
     return _best(history[-settings.patience :]) <= _best(history[: -settings.patience])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A trained model as seen on validation data, and the settings that made it."""
+
+    settings: dict[str, Any]
+    auc: float
+    precision: float

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from r2et.training.checkpoint import restore, store, weights_of
 from r2et.training.objective import Objective
 from r2et.training.settings import (
     AUGMENTATIONS,
+    Candidate,
     EpochRecord,
     FitSettings,
     check_weights,
@@ -190,15 +190,6 @@ def _summed(fabric: "Fabric", value: Tensor) -> float:
     total = fabric.all_reduce(value, reduce_op="sum")
     assert isinstance(total, Tensor)
     return float(total)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A trained model as seen on validation data, and the settings that made it."""
-
-    settings: dict[str, Any]
-    auc: float
-    precision: float
 
 
 def select(candidates: Sequence[Candidate], threshold: float) -> Candidate | None:

@@ -10,8 +10,15 @@ from torch import Tensor, nn
 
 from r2et.core.ranking import facing_count, order
 from r2et.methods.margins import unit_length
-from r2et.methods.method import BatchContext, Method, Penalty, check_numbers
-from r2et.methods.penalties import neighbour, odds_saliency, ranking_by
+from r2et.methods.method import (
+    BatchContext,
+    Method,
+    Penalty,
+    check_numbers,
+    neighbour,
+    odds_saliency,
+    ranking_by,
+)
 from r2et.models.additive import AdditiveNet
 from r2et.perturbations import L2Ball
 
