@@ -15,7 +15,9 @@ from r2et.attacks.ensemble import EnsembleBudget
 from r2et.attacks.pgd import flippable
 from r2et.attacks.search import distance_goal, projected_descent, ranking_goal, relative
 from r2et.core.ranking import precision_at_k
-from r2et.evaluation.evaluate import Walk
+from r2et.evaluation.protocol import (
+    Walk,
+)
 from r2et.explainers import Explainer, Gradient, gradient, predicted
 from r2et.perturbations import L2Ball, unit
 from trained import adult_network

@@ -24,7 +24,9 @@ from r2et.attacks.pgd import WalkBudget, flippable
 from r2et.attacks.registry import ATTACKS, attack_curve
 from r2et.core.autograd import eval_mode
 from r2et.core.rng import stream
-from r2et.evaluation.evaluate import EvaluationSettings
+from r2et.evaluation.protocol import (
+    EvaluationSettings,
+)
 from r2et.explainers import EXPLAINERS, SCORES, Gradient, gradient, input_gradient, predicted
 from r2et.methods import METHODS
 from r2et.methods import r2et as trained

@@ -19,10 +19,7 @@ from r2et.core.rng import stream
 from r2et.core.settings import changed, settings_from
 from r2et.data import Split, load
 from r2et.evaluation.evaluate import (
-    EVALUATED,
-    EvaluationSettings,
     Task,
-    Walk,
     attacked_by,
     budget_of,
     changes,
@@ -32,6 +29,11 @@ from r2et.evaluation.evaluate import (
     reasons,
     strong_curve,
     task_of,
+)
+from r2et.evaluation.protocol import (
+    EVALUATED,
+    EvaluationSettings,
+    Walk,
 )
 from r2et.evaluation.results import Evaluation, KeptCurve, Profile, Scatter
 from r2et.explainers import Gradient, SmoothGrad, gradient, predicted

@@ -16,7 +16,13 @@ from made_results import row_of
 from r2et import StableClassifier, load
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.data import Split
-from r2et.evaluation.evaluate import EvaluationSettings, Walk, evaluate
+from r2et.evaluation.evaluate import (
+    evaluate,
+)
+from r2et.evaluation.protocol import (
+    EvaluationSettings,
+    Walk,
+)
 from r2et.experiments.attack_records import AttackRunSettings
 from r2et.experiments.attack_run import attack_model, compared_handling
 from r2et.experiments.runner import entry_of, label_of

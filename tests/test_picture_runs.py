@@ -13,7 +13,15 @@ from r2et.core.inputs import Joined, Piece
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Dataset, ItemStructure
-from r2et.evaluation.evaluate import EvaluationSettings, Walk, evaluate, pair_and_singles, task_of
+from r2et.evaluation.evaluate import (
+    evaluate,
+    pair_and_singles,
+    task_of,
+)
+from r2et.evaluation.protocol import (
+    EvaluationSettings,
+    Walk,
+)
 from r2et.experiments.attack_run import compared_by
 from r2et.experiments.config import Recipe, load_recipe, recipe_from
 from r2et.experiments.execution import sweep

@@ -17,7 +17,9 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.core.settings import changed
 from r2et.data import Dataset, load
-from r2et.evaluation.evaluate import EvaluationSettings
+from r2et.evaluation.protocol import (
+    EvaluationSettings,
+)
 from r2et.evaluation.results import Result, read_results
 from r2et.experiments import runner as runs
 from r2et.experiments.config import (

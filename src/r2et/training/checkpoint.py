@@ -190,7 +190,8 @@ def _built(plan: Mapping[str, Any], tensors: Mapping[str, Tensor], path: str) ->
     try:
         with bounded([value.numel() for value in tensors.values()]):
             model = build(plan, stream(0, "unused"))
-        return model.to(next(iter(tensors.values())).dtype)
+        # Counters of batches are whole numbers, and may come first.
+        return model.to(next(each.dtype for each in tensors.values() if each.is_floating_point()))
     except Exception as problem:  # of whatever else than sizes the plan holds
         raise ValueError(
             f"{path} holds a plan of its network by which none can be built ({problem}): restore "
