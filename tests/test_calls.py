@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from test_attack_contracts import every_attack, small
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -38,7 +39,6 @@ from r2et.perturbations import PERTURBATIONS, Box, L2Ball, PerturbationSet
 from r2et.theory.complexity import estimated_constants
 from r2et.training.objective import Objective
 from refusals import refusal
-from test_attack_contracts import every_attack, small
 
 LITTLE = EnsembleBudget(rounds=1, starts=2, steps=2, points=4, moves=2, pairs=2, sharpness=(4.0,))
 

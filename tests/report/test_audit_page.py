@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_run_page import Outline
 
 from made_audit import EPSILONS, TOLERANCE, Audit, made_audit, verdict_at
 from r2et.auditing.records import Audit as AuditRecord
 from r2et.report import audit_page
 from r2et.report.audit_page import length_down, length_up
-from test_report import Outline
 
 HOSTILE = "<script>alert(1)</script>"
 LINES = "#list > li > details"

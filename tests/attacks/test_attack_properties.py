@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from test_attack_contracts import exactly_within
 from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
@@ -14,8 +15,7 @@ from r2et.attacks.registry import ATTACKS, attack
 from r2et.core.ranking import precision_at_k
 from r2et.explainers import gradient, predicted
 from r2et.perturbations import L2Ball, PerturbationSet
-from test_applicants import world_of
-from test_attack_contracts import exactly_within
+from test_actionable import world_of
 
 CASES = {"er": 3000, "mse": 3000, "strong": 3000}  # the others take longer for one
 FEW = 500

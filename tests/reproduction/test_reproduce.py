@@ -69,7 +69,7 @@ from reproduction.targets import (
 )
 from reproduction.terminal import grid_tables
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TABLE_1 = TARGETS["table-1"].quantities
 Rows = list[Result]
 

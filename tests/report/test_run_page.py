@@ -9,13 +9,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from test_tables import failed_row, made_decision, made_row, with_valid
 
 from made_results import description
 from r2et.attacks.comparison import HandlingPoint, marked
 from r2et.evaluation.results import Radii
 from r2et.report import charts
 from r2et.report.run_page import headline, report_html, write_report
-from test_tables import failed_row, made_decision, made_row, with_valid
 
 HOSTILE = "<script>alert(1)</script>"
 DRAWN = [

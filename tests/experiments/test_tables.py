@@ -323,7 +323,7 @@ def test_a_comparison_without_pairs_says_nothing() -> None:
 
 
 def test_published_numbers_are_those_of_the_file() -> None:
-    text = (Path(__file__).parents[1] / "reproduction" / "published.csv").read_text(
+    text = (Path(__file__).parents[2] / "reproduction" / "published.csv").read_text(
         encoding="utf-8"
     )
     lines = [line for line in csv.DictReader(text.splitlines()) if line["table"] == "1"]

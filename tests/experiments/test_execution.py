@@ -26,7 +26,7 @@ from r2et.experiments.runner import Work, code_digest
 from refusals import refusal
 from sweeping import load_slice, timeless, tiny
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 Rows = list[Result]
 
 

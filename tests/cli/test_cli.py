@@ -737,7 +737,7 @@ def test_damaged_rows_are_refused(
 
 @pytest.mark.slow
 def test_the_wheel_works_when_installed_elsewhere(tmp_path: Path) -> None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, root]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -762,7 +762,7 @@ def test_the_wheel_works_when_installed_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     table = tmp_path / "own.csv"
     generator = torch.Generator().manual_seed(0)
     lines = ["age,balance,job,default"]

@@ -24,7 +24,7 @@ from r2et.data.images import CIFAR_CLASSES, read_batch
 from r2et.data.roots import VARIABLE, data_root, find
 from refusals import refusal
 
-REAL = Path(os.environ.get(VARIABLE, Path(__file__).parents[2] / "shared" / "data"))
+REAL = Path(os.environ.get(VARIABLE, Path(__file__).parents[3] / "shared" / "data"))
 
 Writer = Callable[[Path], object]
 

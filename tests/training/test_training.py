@@ -28,7 +28,7 @@ from r2et.training.settings import SCHEDULES, Candidate, EpochRecord, FitSetting
 from r2et.training.trainer import fit, keeps_ranking, select
 from refusals import refusal
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PLAN = {"name": "mlp", "inputs": 5, "classes": 2, "hidden": [6], "activation": "leaky-relu"}
 SHORT = FitSettings(epochs=5, batch=16, checkpoint_every=1)
 
@@ -359,7 +359,9 @@ def test_a_killed_process_is_followed_by_the_same_weights(tmp_path: Path) -> Non
 
 
 def environment() -> dict[str, str]:
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    paths = os.pathsep.join(
+        [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "training")]
+    )
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 

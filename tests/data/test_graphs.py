@@ -32,7 +32,7 @@ from r2et.data.graphs import (
 from r2et.data.roots import VARIABLE
 from refusals import refusal
 
-SHARED = Path(os.environ.get(VARIABLE, Path(__file__).parents[2] / "shared" / "data"))
+SHARED = Path(os.environ.get(VARIABLE, Path(__file__).parents[3] / "shared" / "data"))
 N, M = 20, 5
 NAMES = ("a", "b", "c", "d", "e")
 

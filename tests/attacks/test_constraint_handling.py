@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from test_attack_contracts import assert_same, assert_true, case, exactly_within, small
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
@@ -50,7 +51,6 @@ from r2et.core.rng import stream
 from r2et.explainers import Gradient, gradient, predicted
 from r2et.perturbations import L2Ball, one_of
 from refusals import refusal
-from test_attack_contracts import assert_same, assert_true, case, exactly_within, small
 
 every_handler = pytest.mark.parametrize("handler", CONSTRAINT_HANDLING)
 both_goals = pytest.mark.parametrize("goal", ["er", "mse"])

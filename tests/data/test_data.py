@@ -21,7 +21,7 @@ from r2et.data import Dataset, Feature, TableStructure, from_frame, load, read_c
 from r2et.data.builtin import TABLES
 from r2et.data.features import fit_scale, plain, sum_of_parts, with_unit
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RAW = Path(os.environ.get("R2ET_RAW_DATA", ROOT.parent / "shared" / "data"))
 
 

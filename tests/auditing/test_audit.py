@@ -33,6 +33,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from test_run_page import Outline
 from torch import Tensor, nn
 
 from closed_form import tiny_mlp
@@ -68,7 +69,6 @@ from r2et.report.audit_page import audit_html
 from r2et.sklearn import StableClassifier
 from r2et.training.checkpoint import save
 from refusals import refusal
-from test_report import Outline
 
 LIGHT = EnsembleBudget(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
 QUICK: dict[str, Any] = {"effort": LIGHT, "measured": 20}
@@ -1466,7 +1466,7 @@ def test_a_pandas_table_is_audited_as_its_file_would_be(heloc_files: Path) -> No
     assert [each.id for each in found.decisions] == list(frame["applicant"][:8])
 
 
-PAGE = (Path(__file__).parents[1] / "docs" / "guides" / "audit.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "audit.md").read_text(encoding="utf-8")
 
 
 def blocks_of(language: str) -> list[str]:
