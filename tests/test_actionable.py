@@ -1384,8 +1384,8 @@ def test_more_radius_breaks_more() -> None:
 def test_predictions_can_be_flipped_by_people_who_could_exist() -> None:
     split, model, x, y = adult_case(rows=300)
     threat = actionable_set(split, read_rules("adult"))
-    flippable = [
+    flipped = [
         flippable(model, x, y, radius=radius, perturbation=threat) for radius in (0.1, 1.0, 3.0)
     ]
-    shares = [each.double().mean().item() for each in flippable]
+    shares = [each.double().mean().item() for each in flipped]
     assert shares[0] <= shares[1] < shares[2]

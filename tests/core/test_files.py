@@ -177,7 +177,7 @@ def test_rows_that_several_processes_append_are_all_there(tmp_path: Path) -> Non
         "import sys, types\n"
         "from pathlib import Path\n"
         "package = sys.modules['r2et'] = types.ModuleType('r2et')\n"
-        "package.__path__ = [str(Path(sys.argv[1]).parent)]\n"
+        "package.__path__ = [str(Path(sys.argv[1]).parents[1])]\n"
         "from r2et.core import files\n"
         "sys.stdin.read()\n"
         "for number in range(50):\n"

@@ -370,7 +370,11 @@ def thinnest_pairs(saliency: Tensor, k: int, pairs: int) -> tuple[Tensor, Tensor
 
 
 def _or_one(size: Tensor) -> Tensor:
-    return torch.where(size > 0, size, 1.0)
+    """A size to divide by, 1 where it is none: like size.
+
+    One whose square vanishes is none either: what is divided by it has a slope beyond all numbers.
+    """
+    return torch.where(size > torch.finfo(size.dtype).tiny ** 0.5, size, 1.0)
 
 
 def _probabilities(logits: Sequence[Tensor]) -> Tensor:
