@@ -675,7 +675,7 @@ def test_the_log_is_in_the_output_folder(
     r2et, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("r2et.core.files.read_rows", broken)
+    monkeypatch.setattr("r2et.evaluation.results.read_results", broken)
     code, _, err = r2et("report", tmp_path)
     [log] = logs(tmp_path)
     assert code == 3

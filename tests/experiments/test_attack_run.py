@@ -368,8 +368,10 @@ def test_doubling_is_what_twice_the_rounds_change(
     model: nn.Module, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weak = EnsembleBudget(starts=0, steps=0, points=1, moves=1, pairs=0)
-    monkeypatch.setattr(laboratory, "EnsembleBudget", lambda: weak)
-    found = attack_model(model, split, replace(LITTLE, epsilons=(0.5, 0.1), examples=20))
+    strong = replace(laboratory.ATTACKS["strong"], budget=weak)
+    monkeypatch.setitem(laboratory.ATTACKS, "strong", strong)
+    asked = replace(LITTLE, epsilons=(0.5, 0.1), examples=20)
+    found = attack_model(model, split, asked)
     model, x, y = rows(model, split, 20)
     once, twice = (
         attacker("strong", k=K, radius=0.5, budget=replace(weak, rounds=rounds))(model, x, y)
