@@ -4,6 +4,7 @@ A set has a radius of its own. Another norm is another record: a subclass of `No
 how long a move is and which move raises a score fastest, and an entry of PERTURBATIONS.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
@@ -66,7 +67,7 @@ class PerturbationSet(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NormBall:
+class NormBall(ABC):
     """Every input within `radius` in a norm and within `bounds`, low and high.
 
     x + radius * scale * u with u in the norm's unit ball. `scale`, shaped like one example, is what
@@ -182,13 +183,13 @@ class NormBall:
         back = back.view_as(points)
         return torch.where(outside.view(-1, *(1,) * (points.ndim - 1)), centre + back, points)
 
+    @abstractmethod
     def _length(self, moves: Tensor) -> Tensor:
         """The norm of each row (B, d): (B,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _steepest(self, slope: Tensor) -> Tensor:
         """The move of norm one along which each slope rises fastest: like slope."""
-        raise NotImplementedError
 
     def _drawn(self, count: int, numbers: int, generator: torch.Generator, surface: bool) -> Tensor:
         """Random points of the unit ball, or of its surface, in float64: (count, numbers)."""
