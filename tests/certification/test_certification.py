@@ -232,6 +232,12 @@ def test_the_model_given_is_left_as_it_was() -> None:
 class OfL1(NormBall):
     norm = "l1"
 
+    def _length(self, moves: Tensor) -> Tensor:
+        return moves.abs().sum(-1)
+
+    def _steepest(self, slope: Tensor) -> Tensor:
+        return torch.where(slope.abs() == slope.abs().amax(-1, keepdim=True), slope.sign(), 0.0)
+
 
 class Squashed(nn.Module):
     def __init__(self) -> None:
