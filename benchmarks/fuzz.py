@@ -657,7 +657,11 @@ def run_case(number: int, words: list[str], folder: Path, watch: Watch) -> dict[
     os.dup2(file, 2)
     os.close(file)
     os.chdir(given)
-    os.environ.update(TMPDIR=str(folder / "aside"), XDG_STATE_HOME=str(folder / "out"))
+    os.environ.update(
+        TMPDIR=str(folder / "aside"),
+        TORCHINDUCTOR_CACHE_DIR=str(folder / "aside"),  # torch makes it when it loads its compiler
+        XDG_STATE_HOME=str(folder / "out"),
+    )
     tempfile.tempdir = None
     places = (folder / "out", folder / "aside", said)
     watch.strays = []

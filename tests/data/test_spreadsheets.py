@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -40,6 +40,7 @@ def test_other_text_and_numbers_stay(text: str) -> None:
     assert escaped(text) == text == unescaped(text)
 
 
+@example("\x85@")
 @given(st.text(alphabet="'=+-@ \t\r\n1ex", max_size=6) | st.text(max_size=8))
 def test_every_text_comes_back(text: str) -> None:
     assert unescaped(escaped(text)) == text

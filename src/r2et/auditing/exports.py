@@ -18,7 +18,7 @@ from r2et.data.writing import NUMBER
 FORMATS = ("csv", "parquet")
 BLOCK = 4096  # rows of a Parquet file that are written together
 # What begins a formula, behind spaces and behind apostrophes, by which one is told from an escape.
-FORMULA = re.compile("'*(?:[ \\t\\r\\n]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])")
+FORMULA = re.compile("'*(?:\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])")
 
 
 def check_format(format: str) -> None:
