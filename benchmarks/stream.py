@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from r2et.auditing import Table, audit
+from r2et import audit
+from r2et.auditing import Table
 from r2et.auditing.store import FILE
 from r2et.core.rng import stream
 

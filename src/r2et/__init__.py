@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from r2et.attacks.search import AttackResult as AttackResult
     from r2et.auditing import Audit as Audit
     from r2et.auditing import ItemSource as ItemSource
-    from r2et.auditing import audit as audit
     from r2et.certification import Certificate as Certificate
     from r2et.certification import certify as certify
     from r2et.core.inputs import Inputs as Inputs
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from r2et.perturbations import L2Ball as L2Ball
     from r2et.preflight import repair as repair
     from r2et.preflight import validate as validate
+    from r2et.report.audit_page import audit as audit
     from r2et.sklearn import StableClassifier as StableClassifier
     from r2et.training.objective import Objective as Objective
     from r2et.training.settings import FitSettings as FitSettings
@@ -60,7 +60,7 @@ WHERE = {
     "actionable_set": "actionable",
     "attack": "attacks.registry",
     "attack_curve": "attacks.registry",
-    "audit": "auditing",
+    "audit": "report.audit_page",
     "certify": "certification",
     "fit": "training.trainer",
     "from_frame": "data.frames",

@@ -37,7 +37,7 @@ from test_run_page import Outline
 from torch import Tensor, nn
 
 from closed_form import tiny_mlp
-from r2et import __version__
+from r2et import __version__, audit
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     Audit,
@@ -46,7 +46,6 @@ from r2et.auditing import (
     Decision,
     Progress,
     Table,
-    audit,
     load_model,
     read_settings,
     settings_of,
@@ -335,6 +334,18 @@ def test_the_record_has_the_names_of_the_schema(cancer: Audit) -> None:
     assert Audit.from_json(json.loads(text)) == cancer
     assert all(len(each) == 12 for each in cancer.hashes.model.values())
     assert audit_html(cancer).startswith("<!DOCTYPE html>")
+
+
+def test_with_a_folder_an_audit_leaves_its_page(
+    cancer: Audit, cancer_net: nn.Sequential, tmp_path: Path
+) -> None:
+    assert cancer.folder is cancer.page is None, "nothing was asked to be kept"
+    found = audit(cancer_net, cancer_table(6), k=3, attack="none", out=tmp_path / "out")
+    assert found.page == tmp_path / "out" / "audit.html"
+    assert found.page.read_text(encoding="utf-8") == audit_html(found)
+    found.page.unlink()
+    audit(cancer_net, cancer_table(6), k=3, attack="none", out=tmp_path / "out")
+    assert found.page.exists(), "also where the audit was finished before"
 
 
 def test_measures_are_of_the_first_rows_and_said_to_be(cancer: Audit) -> None:
@@ -985,7 +996,8 @@ import torch
 from torch import nn
 torch.set_num_threads(1)
 from r2et.attacks import EnsembleBudget
-from r2et.auditing import Table, audit
+from r2et import audit
+from r2et.auditing import Table
 
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 torch.manual_seed(0)
@@ -1051,7 +1063,7 @@ def test_a_killed_audit_goes_on_without_a_lost_or_doubled_row(tmp_path: Path) ->
         again = json.loads((folder / "audit.json").read_text())
         assert {**again, "created": ""} == {**record, "created": ""}
         assert {each.name for each in folder.iterdir()} == {
-            *("audit.json", "decisions.csv", "audit.sqlite", ".lock")
+            *("audit.html", "audit.json", "decisions.csv", "audit.sqlite", ".lock")
         }
 
 

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from r2et.auditing import Table, audit, settings_of
+from r2et import audit
+from r2et.auditing import Table, settings_of
 from r2et.auditing.column_names import difference
 from r2et.cli import main
 from r2et.sklearn import StableClassifier

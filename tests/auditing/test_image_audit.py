@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from r2et import audit
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     DataSettings,
     ItemSource,
     Loaded,
     Progress,
-    audit,
     source_for,
     usual_settings,
 )

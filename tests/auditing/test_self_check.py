@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from r2et import audit
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     Audit,
     AuditSettings,
     Contradiction,
     Table,
-    audit,
     auditor,
     checking,
     replay,

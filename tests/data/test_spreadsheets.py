@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from r2et.auditing import Progress, Table, audit
+from r2et import audit
+from r2et.auditing import Progress, Table
 from r2et.auditing.exports import FORMULA, cell, escaped
 from r2et.auditing.store import FILE
 from refusals import refusal

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from r2et.auditing import CsvTable, audit, load_model, settings_of
+from r2et import audit
+from r2et.auditing import CsvTable, load_model, settings_of
 from r2et.auditing.sources import source_for
 from r2et.cli import main
 from r2et.data import from_frame, read_csv

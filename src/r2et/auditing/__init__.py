@@ -1,4 +1,4 @@
-"""Audit: for each decision of the user's own model, whether its reasons hold, and how far."""
+"""For each decision of the user's own model, whether its reasons hold: what `r2et.audit` runs."""
 
 from r2et.auditing.checking import Contradiction, Refutation, Replayed, replay
 from r2et.auditing.config import DataSettings, FeatureSettings, read_settings, settings_of
@@ -6,9 +6,9 @@ from r2et.auditing.csvs import CsvTable
 from r2et.auditing.items import ItemSource
 from r2et.auditing.models import Loaded, load_model
 from r2et.auditing.records import SCHEMA, Audit, Decision, Summary, to_json
-from r2et.auditing.run import Progress, audit, usual_settings
+from r2et.auditing.run import Progress, run_audit
 from r2et.auditing.settings import AuditSettings
-from r2et.auditing.sources import source_for
+from r2et.auditing.sources import source_for, usual_settings
 from r2et.auditing.tables import Table
 
 __all__ = [
@@ -27,10 +27,10 @@ __all__ = [
     "Replayed",
     "Summary",
     "Table",
-    "audit",
     "load_model",
     "read_settings",
     "replay",
+    "run_audit",
     "settings_of",
     "source_for",
     "to_json",

@@ -9,9 +9,8 @@ from torch import Tensor
 from r2et.attacks.pgd import flippable
 from r2et.attacks.radius import PAIRS, WALK
 from r2et.attacks.registry import attack_curve
-from r2et.auditing.evidence import Evidence, Explained
+from r2et.auditing.evidence import Evidence, Explained, Subject
 from r2et.auditing.settings import AuditSettings
-from r2et.auditing.subject import Subject
 from r2et.auditing.tables import Columns
 from r2et.certification.certificate import Certificate, certify
 from r2et.core.one_hot import project_one_hot

@@ -1,9 +1,28 @@
-"""What was found out about some decisions, as tensors, before it is put into records."""
+"""A model as it is audited, and what was found out about its decisions, as tensors."""
 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from r2et.certification.replay import RecordedModel
+from r2et.preflight.kinds import Finding
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A model as it is audited: repaired where it had to be, in float64, at prediction time."""
+
+    name: str
+    model: nn.Module
+    digest: str
+    classes: tuple[str, ...]
+    findings: tuple[tuple[Finding, bool], ...]
+    """What was found before the audit, and whether it was repaired."""
+    recorded: RecordedModel | None
+    """What it runs, as it is deployed and in float64, None if no certificate can be given."""
+    uncertified: str | None
+    """Why none can."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

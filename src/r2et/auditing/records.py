@@ -349,7 +349,7 @@ class Audit:
 
     @property
     def page(self) -> Path | None:
-        """Where its page belongs, which `report.audit_page.write_audit_page` writes."""
+        """Where its page is, None without a folder."""
         return None if self.folder is None else self.folder / "audit.html"
 
     def to_json(self) -> dict[str, Any]:

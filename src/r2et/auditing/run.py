@@ -17,19 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from r2et import __version__
-from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import checking
 from r2et.auditing.auditor import MANY, Auditor
 from r2et.auditing.checking import Contradiction, check
-from r2et.auditing.classifiers import Estimator
-from r2et.auditing.config import DataSettings, read_settings
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
+from r2et.auditing.evidence import Subject
 from r2et.auditing.exports import check_format, write_table
 from r2et.auditing.formatting import Formatter
-from r2et.auditing.items import ItemSource
-from r2et.auditing.models import Loaded
-from r2et.auditing.notes import notes_of, preflight_of
 from r2et.auditing.records import (
     SCHEMA,
     Audit,
@@ -40,23 +35,18 @@ from r2et.auditing.records import (
     table_columns,
 )
 from r2et.auditing.settings import AuditSettings
-from r2et.auditing.sources import Data, loaded, source_for
 from r2et.auditing.store import Store
-from r2et.auditing.subject import Subject, subject
-from r2et.auditing.summary import Tally, quotas
+from r2et.auditing.subject import subject
+from r2et.auditing.summary import Tally, notes_of, preflight_of, quotas
 from r2et.auditing.tables import Chunk, Columns, Source
-from r2et.certification.affine import Norm
 from r2et.core.files import clear_aside, held, write_text
 from r2et.core.limits import content_of
-from r2et.explainers import Quantity
 
 MOST_TOLD = 5000
 MOST_REASONS = 40_000  # of pictures and networks that are told in full, which have many each
 MOST_DRAWN = 50
 RECORD = "audit.json"
 ANSWERS = 8  # rows by whose answers a model is known again
-
-Model = nn.Module | Loaded | Estimator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,80 +62,28 @@ def ignore(progress: Progress) -> None:
     """Show nothing."""
 
 
-def audit(
-    model: Model | Mapping[str, Model],
-    data: Data,
+def run_audit(
+    models: Mapping[str, nn.Module],
+    source: Source,
+    settings: AuditSettings,
     *,
-    k: int | None = None,
-    tolerance: float | None = None,
-    epsilons: Sequence[float] | None = None,
-    norm: Norm | None = None,
-    explained: Quantity = "probability",
-    project_one_hot: bool = False,
-    attack: str = "strong",
-    effort: EnsembleBudget | None = None,
-    radii: str | None = None,
-    rows: int | None = None,
-    measured: int | None = None,
-    chunk: int | None = None,
-    checked: float = 0.1,
-    seed: int = 0,
-    config: DataSettings | str | Path | None = None,
     out: str | Path | None = None,
     format: str = "csv",
     on_progress: Callable[[Progress], None] = ignore,
 ) -> Audit:
-    """Which reasons of a model, or of several by name, hold under changes of any length up to some.
+    """What was found about each decision of the models, all but the page that shows it.
 
-    A model is an `nn.Module`, a fitted `StableClassifier`, a pipeline that ends in one, or what
-    `load_model` gives. `data` are the rows: a `Table` of inputs as the model takes them, the test
-    part of a `Split`, or a pandas table or the path of a CSV file, about whose columns `config`
-    speaks. Pictures, networks and pairs of them are an `ItemSource`, a `Dataset`, whose split of
-    seed 0 is taken, or the path of one's own; the name of a known data set is its test part. The
-    other settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out`
-    every row is kept there as soon as it is audited, in bounded memory, and a killed audit goes on
-    when called again. A change found inside a proved radius stops it with a `Contradiction`.
+    Kept in the folder `out` as `r2et.audit` says, or nowhere.
     """
     check_format(format)
-    given: dict[str, Any] = dict(model) if isinstance(model, Mapping) else {"model": model}
-    if not given:
-        raise ValueError("an audit needs one model or more, got none.")
-    models = {name: loaded(name, each) for name, each in given.items()}
-    said = read_settings(config) if isinstance(config, str | Path) else config
-    source = source_for(data, list(models.values()), said)
-    named = {name: each.model for name, each in models.items()}
-    if isinstance(source, ItemSource):
-        named = {name: source.prepared(each) for name, each in named.items()}
-    usual = usual_settings(source)
-    settings = AuditSettings(
-        k=usual.k if k is None else k,
-        tolerance=usual.tolerance if tolerance is None else tolerance,
-        epsilons=usual.epsilons if epsilons is None else tuple(epsilons),
-        norm=usual.norm if norm is None else norm,
-        explained=explained,
-        project_one_hot=project_one_hot,
-        attack=attack,
-        effort=usual.effort if effort is None else effort,
-        radii=usual.radii if radii is None else radii,
-        rows=rows,
-        measured=usual.measured if measured is None else measured,
-        chunk=usual.chunk if chunk is None and isinstance(source, ItemSource) else chunk,
-        checked=checked,
-        seed=seed,
-    )
     if out is not None:
-        return _audited(named, source, settings, Path(out), format, on_progress)
+        return _audited(models, source, settings, Path(out), format, on_progress)
     with TemporaryDirectory() as folder:
         try:
-            found = _audited(named, source, settings, Path(folder), "csv", on_progress)
+            found = _audited(models, source, settings, Path(folder), "csv", on_progress)
         except Contradiction as wrong:
             raise Contradiction(wrong.record, wrong.where) from None  # its folder will be gone
     return replace(found, folder=None)
-
-
-def usual_settings(source: Source) -> AuditSettings:
-    """What is asked of the decisions of such rows unless somebody asks otherwise."""
-    return source.usual if isinstance(source, ItemSource) else AuditSettings()
 
 
 def _audited(

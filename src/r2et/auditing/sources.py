@@ -1,34 +1,49 @@
 """The rows of an audit, whatever they come as, encoded and scaled as its models take them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from torch import nn
 
-from r2et.auditing.classifiers import is_estimator, network_of, table_for
+from r2et.auditing.classifiers import Estimator, is_estimator, network_of, table_for
 from r2et.auditing.column_names import check_inputs_named, named_columns, with_columns
 from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.items import ItemSource
 from r2et.auditing.models import Loaded
+from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Source, Table
 from r2et.data.builtin import DATASETS, load, read_items
 from r2et.data.dataset import Dataset, Split
 from r2et.data.features import in_words
 from r2et.data.frames import read_csv
 
+Model = nn.Module | Loaded | Estimator
 Data = Source | Split | Dataset | pd.DataFrame | str | Path
 
 
-def loaded(name: str, model: Any) -> Loaded:
-    """A model given in Python, with what it says about itself."""
+def models_of(model: Model | Mapping[str, Model]) -> dict[str, Loaded]:
+    """Models given in Python by their names, each with what it says about itself."""
+    given: dict[str, Any] = dict(model) if isinstance(model, Mapping) else {"model": model}
+    if not given:
+        raise ValueError("an audit needs one model or more, got none.")
+    return {name: _loaded(name, each) for name, each in given.items()}
+
+
+def _loaded(name: str, model: Any) -> Loaded:
     if isinstance(model, Loaded):
         return model
     if is_estimator(model):
         return Loaded(name=name, model=network_of(model), classifier=model)
     return Loaded(name=name, model=model, columns=named_columns(model))
+
+
+def usual_settings(source: Source) -> AuditSettings:
+    """What is asked of the decisions of such rows unless somebody asks otherwise."""
+    return source.usual if isinstance(source, ItemSource) else AuditSettings()
 
 
 def source_for(

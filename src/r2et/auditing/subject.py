@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from r2et.auditing.evidence import Subject
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
 from r2et.certification.certificate import certify
@@ -22,22 +23,6 @@ from r2et.preflight.kinds import Finding
 from r2et.preflight.validation import repair, validate
 
 PROBED = 64  # rows by which a model is examined before the audit
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
-    """A model as it is audited: repaired where it had to be, in float64, at prediction time."""
-
-    name: str
-    model: nn.Module
-    digest: str
-    classes: tuple[str, ...]
-    findings: tuple[tuple[Finding, bool], ...]
-    """What was found before the audit, and whether it was repaired."""
-    recorded: RecordedModel | None
-    """What it runs, as it is deployed and in float64, None if no certificate can be given."""
-    uncertified: str | None
-    """Why none can."""
 
 
 def subject(

@@ -136,9 +136,8 @@ def audit_command(
     check_there(config, "file of settings")
     from r2et.auditing.config import DataSettings, read_settings
     from r2et.auditing.models import load_model
-    from r2et.auditing.run import audit, usual_settings
-    from r2et.auditing.sources import source_for
-    from r2et.report.audit_page import write_audit_page
+    from r2et.auditing.sources import source_for, usual_settings
+    from r2et.report.audit_page import audit
     from r2et.report.terminal import print_audit
 
     settings = read_settings(config) if config is not None else DataSettings()
@@ -174,13 +173,12 @@ def audit_command(
             format=form,
             on_progress=show,
         )
-    page = write_audit_page(found)
     if as_json:
         print(json.dumps(found.to_json()["models"], indent=1, allow_nan=False))
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
     print_audit(found, console)
-    console.print(f"\nThe report: {page}")
+    console.print(f"\nThe report: {found.page}")
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""The audit page: one self-contained file that shows which reasons of a model hold, and how far."""
+"""An audit and its page: one self-contained file that shows which reasons of a model hold."""
 
 import base64
 import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -14,19 +14,93 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from r2et.attacks.ensemble import EnsembleBudget
+from r2et.auditing.config import DataSettings, read_settings
+from r2et.auditing.items import ItemSource
 from r2et.auditing.records import Audit, Decision, Reason, Summary
+from r2et.auditing.run import Progress, ignore, run_audit
 from r2et.auditing.settings import AuditSettings
+from r2et.auditing.sources import Data, Model, models_of, source_for
+from r2et.certification.affine import Norm
 from r2et.core.files import write_text
+from r2et.explainers import Quantity
 from r2et.report.charts import FRAME, html_of, kept_within, verdicts_within
 from r2et.report.maps import decision_map
 
-__all__ = ["audit_html", "write_audit_page"]
+__all__ = ["audit", "audit_html", "write_audit_page"]
 
 VERDICTS = ("certified", "undetermined", "broken")
 TOLD = 50
 """Decisions that are readable in full without JavaScript."""
 NOT_MEASURED = "not measured"
 NBSP = "\u00a0"
+
+
+def audit(
+    model: Model | Mapping[str, Model],
+    data: Data,
+    *,
+    k: int | None = None,
+    tolerance: float | None = None,
+    epsilons: Sequence[float] | None = None,
+    norm: Norm | None = None,
+    explained: Quantity = "probability",
+    project_one_hot: bool = False,
+    attack: str = "strong",
+    effort: EnsembleBudget | None = None,
+    radii: str | None = None,
+    rows: int | None = None,
+    measured: int | None = None,
+    chunk: int | None = None,
+    checked: float = 0.1,
+    seed: int = 0,
+    config: DataSettings | str | Path | None = None,
+    out: str | Path | None = None,
+    format: str = "csv",
+    on_progress: Callable[[Progress], None] = ignore,
+) -> Audit:
+    """Which reasons of a model, or of several by name, hold under changes of any length up to some.
+
+    A model is an `nn.Module`, a fitted `StableClassifier`, a pipeline that ends in one, or what
+    `load_model` gives. `data` are the rows: a `Table` of inputs as the model takes them, the test
+    part of a `Split`, or a pandas table or the path of a CSV file, about whose columns `config`
+    speaks. Pictures, networks and pairs of them are an `ItemSource`, a `Dataset`, whose split of
+    seed 0 is taken, or the path of one's own; the name of a known data set is its test part. The
+    other settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out`
+    every row is kept there as soon as it is audited, in bounded memory, a killed audit goes on when
+    called again, and the page of a finished one is there, too. A change found inside a proved
+    radius stops it with a `Contradiction`.
+    """
+    models = models_of(model)
+    columns = read_settings(config) if isinstance(config, str | Path) else config
+    source = source_for(data, list(models.values()), columns)
+    networks = {name: each.model for name, each in models.items()}
+    usual: dict[str, Any] = {}
+    if isinstance(source, ItemSource):
+        networks = {name: source.prepared(each) for name, each in networks.items()}
+        usual = vars(source.usual)
+    asked = {
+        "k": k,
+        "tolerance": tolerance,
+        "epsilons": epsilons,
+        "norm": norm,
+        "explained": explained,
+        "project_one_hot": project_one_hot,
+        "attack": attack,
+        "effort": effort,
+        "radii": radii,
+        "rows": rows,
+        "measured": measured,
+        "chunk": chunk,
+        "checked": checked,
+        "seed": seed,
+    }
+    known = {name: value for name, value in asked.items() if value is not None}
+    settings = AuditSettings(**{**usual, **known})
+    found = run_audit(networks, source, settings, out=out, format=format, on_progress=on_progress)
+    if found.folder is not None:
+        write_audit_page(found)
+    return found
 
 
 def write_audit_page(audit: Audit, path: Path | None = None) -> Path:
