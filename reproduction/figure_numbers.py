@@ -47,7 +47,7 @@ def correlations(
                     label=label,
                     measure=measure,
                     mean=None if mean is None else mean.value,
-                    sd=None if mean is None or mean.count < 2 else mean.sd,
+                    sd=None if mean is None else mean.spread,
                     count=len(values),
                 )
             )
@@ -222,7 +222,7 @@ def paired_numbers(rows: Sequence[Result], dataset: str, key: str = ER) -> list[
                 label=summary.label,
                 facing=facing,
                 ours=None if mean is None else mean.value,
-                sd=None if mean is None or mean.count < 2 else mean.sd,
+                sd=None if mean is None else mean.spread,
                 count=len(summary.seeds),
                 failed=len(summary.failed),
             )

@@ -28,15 +28,7 @@ from r2et.experiments.tables import (
     summarise,
 )
 from r2et.methods import METHODS
-from reproduction.contests import (
-    BEST_OTHER,
-    best_other_rows,
-    best_rows,
-    contests,
-    is_rival,
-    summary_of_best,
-    summary_of_best_other,
-)
+from reproduction.contests import BEST_OTHER, BEST_R2ET, BEST_RIVAL, contests, is_rival
 from reproduction.published import published_in, published_labels
 
 CONTROL_KEYS = (
@@ -210,7 +202,10 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Result], dataset:
     recipes = tuple(dict.fromkeys(each.recipe for each in quantities))
     of_recipe = {name: rows_of(rows, name, dataset) for name in recipes}
     keys = list(dict.fromkeys([*(each.key for each in quantities), *CONTROL_KEYS]))
-    summaries = {name: _summaries(of_recipe[name], keys) for name in recipes}
+    summaries = {
+        name: {each.label.casefold(): each for each in _summaries(of_recipe[name], keys)}
+        for name in recipes
+    }
     lines = [
         _line(label, quantities, recipes, summaries, dataset)
         for label in _labels(quantities, dataset, summaries)
@@ -220,7 +215,7 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Result], dataset:
         own = of_recipe[quantity.recipe]
         found = contests(own, quantity.key)
         tests.append((quantity.heading, tuple(found)))
-        leads.append(_lead(quantity, own, found, dataset))
+        leads.append(_lead(quantity, summaries[quantity.recipe], found, dataset))
     for name in recipes:
         if any(STRONG in row.measures for row in of_recipe[name]):
             heading = "P@k strong attack" + (f", {name}" if len(recipes) > 1 else "")
@@ -240,11 +235,10 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Result], dataset:
     )
 
 
-def _summaries(rows: Sequence[Result], keys: Sequence[str]) -> dict[str, MethodSummary]:
-    """Every method of a recipe by the name the paper gives it."""
-    chosen = (summary_of_best(rows, keys), summary_of_best_other(rows, keys))
-    found = [*summarise(rows, keys), *chosen]
-    return {each.label.casefold(): each for each in found if each is not None}
+def _summaries(rows: Sequence[Result], keys: Sequence[str]) -> list[MethodSummary]:
+    """Every method of a recipe, then the best variant and the best rival."""
+    chosen = (BEST_R2ET.summarise(rows, keys), BEST_RIVAL.summarise(rows, keys))
+    return [*summarise(rows, keys), *chosen[0], *chosen[1]]
 
 
 def _labels(
@@ -292,8 +286,7 @@ def _line(
 
 def _entry(quantity: Quantity, summary: MethodSummary | None, printed: float | None) -> Entry:
     mean = None if summary is None else summary.means.get(quantity.key)
-    sd = mean.sd if mean is not None and mean.count > 1 else None
-    ours = None if mean is None else mean.value
+    ours, sd = (None, None) if mean is None else (mean.value, mean.spread)
     return Entry(
         ours=ours,
         sd=sd,
@@ -319,7 +312,10 @@ def differs(
 
 
 def _lead(
-    quantity: Quantity, rows: Sequence[Result], found: Sequence[Comparison], dataset: str
+    quantity: Quantity,
+    summaries: Mapping[str, MethodSummary],
+    found: Sequence[Comparison],
+    dataset: str,
 ) -> Lead:
     sign = 1 if quantity.better == "higher" else -1
     printed = [
@@ -331,7 +327,7 @@ def _lead(
     variants = [each for each in printed if each[0].casefold() in ours]
     others = [each for each in printed if each[0].casefold() not in ours]
     against = next((each for each in found if each.method == BEST_OTHER), None)
-    both = [summary_of_best(rows, [quantity.key]), summary_of_best_other(rows, [quantity.key])]
+    both = [summaries.get(each.label.casefold()) for each in (BEST_R2ET, BEST_RIVAL)]
     means = [each.means.get(quantity.key) for each in both if each is not None]
     known = [mean.value for mean in means if mean is not None]
     return Lead(
@@ -350,8 +346,8 @@ def _lead(
 def _choices(rows: Sequence[Result], recipe: str) -> str:
     """Which methods were the best by validation data, and on how many seeds, as a sentence."""
     told = []
-    for what, chosen in (("R2ET", best_rows(rows)), ("other", best_other_rows(rows))):
-        names = [row.variant for row in chosen]
+    for what, chosen in (("R2ET", BEST_R2ET), ("other", BEST_RIVAL)):
+        names = [row.variant for row in chosen.rows(rows)]
         counts = {name: names.count(name) for name in dict.fromkeys(names)}
         if counts:
             listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
@@ -548,8 +544,7 @@ def led(lead: Lead) -> str:
 def evidence(rows: Sequence[Result], dataset: str, recipe: str = "paper") -> list[str]:
     """What the rows say about why numbers differ or mean less than they seem, in sentences."""
     own, keys = rows_of(rows, recipe, dataset), [*CONTROL_KEYS, ER, *(each[0] for each in BESIDE)]
-    chosen = (summary_of_best(own, keys), summary_of_best_other(own, keys))
-    found = {each.method: each for each in (*summarise(own, keys), *chosen) if each is not None}
+    found = {each.method: each for each in _summaries(own, keys)}
     flipping = next((_flipping(row.radii) for row in own if row.radii.attack), "")
     told = [
         _accuracy(found, dataset),

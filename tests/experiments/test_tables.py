@@ -17,26 +17,16 @@ from r2et.evaluation.results import (
 )
 from r2et.experiments.tables import (
     BEST,
-    CHOSEN_LABEL,
+    CHOSEN,
     check_rows,
-    chosen_methods,
-    chosen_rows,
     comparisons,
     names_chosen,
     summarise,
-    summary_of_chosen,
     table_rows,
     why_missing,
 )
 from r2et.metrics import METRICS
-from reproduction.contests import (
-    BEST_LABEL,
-    best_other,
-    best_rows,
-    best_variant,
-    contests,
-    summary_of_best,
-)
+from reproduction.contests import BEST_R2ET, BEST_RIVAL, contests
 from reproduction.published import published_in
 
 LABELS = {
@@ -203,25 +193,24 @@ def test_the_best_variant_is_chosen_on_validation_data() -> None:
         failed_row("r2et", 2),
         failed_row("r2et-mm", 2),
     ]
-    assert best_variant(rows) == {0: "r2et-mm", 1: "r2et"}
-    best = best_rows(rows)
-    assert [(row.method, row.label) for row in best] == [(BEST, BEST_LABEL)] * 2
+    assert BEST_R2ET.methods(rows) == {0: "r2et-mm", 1: "r2et"}
+    best = BEST_R2ET.rows(rows)
+    assert [(row.method, row.label) for row in best] == [(BEST, BEST_R2ET.label)] * 2
     assert [row.variant for row in best] == ["R2ET-mm", "R2ET"]
     assert [row.measures[STRONG] for row in best] == [0.5, 0.9]
     assert rows[2].method == "r2et-mm", "the given rows stay as they are"
-    summary = summary_of_best(rows)
-    assert summary is not None
+    (summary,) = BEST_R2ET.summarise(rows)
     assert (summary.seeds, summary.failed) == ((0, 1), (2,))
     assert summary.means[STRONG].value == pytest.approx(0.7)
 
 
 def test_of_equal_variants_the_more_accurate_then_the_first_is_chosen() -> None:
     rows = [made_row("r2et-noh", 0, valid=0.7), made_row("r2et", 0, valid=0.7)]
-    assert best_variant(rows) == chosen_methods(rows) == {0: "r2et-noh"}
+    assert BEST_R2ET.methods(rows) == CHOSEN.methods(rows) == {0: "r2et-noh"}
     rows[1] = with_valid(rows[1], auc=0.91)
-    assert best_variant(rows) == chosen_methods(rows) == {0: "r2et"}
+    assert BEST_R2ET.methods(rows) == CHOSEN.methods(rows) == {0: "r2et"}
     rows[0] = with_valid(rows[0], precision=0.71)
-    assert chosen_methods(rows) == {0: "r2et-noh"}, "P@k comes before the AUC"
+    assert CHOSEN.methods(rows) == {0: "r2et-noh"}, "P@k comes before the AUC"
 
 
 def rows_with_ours() -> list[Result]:
@@ -241,19 +230,18 @@ def rows_with_ours() -> list[Result]:
 
 def test_a_run_chooses_among_r2et_and_ours() -> None:
     rows = rows_with_ours()
-    assert chosen_methods(rows) == {0: "steadfast", 1: "r2et", 2: "steadfast"}
-    chosen = chosen_rows(rows)
-    assert [(row.method, row.label) for row in chosen] == [(BEST, CHOSEN_LABEL)] * 3
+    assert CHOSEN.methods(rows) == {0: "steadfast", 1: "r2et", 2: "steadfast"}
+    chosen = CHOSEN.rows(rows)
+    assert [(row.method, row.label) for row in chosen] == [(BEST, CHOSEN.label)] * 3
     assert [row.variant for row in chosen] == ["Steadfast", "R2ET", "Steadfast"]
-    summary = summary_of_chosen(rows)
-    assert summary is not None
+    (summary,) = CHOSEN.summarise(rows)
     assert (summary.seeds, summary.failed) == ((0, 1, 2), ())
     assert summary.means[STRONG].value == pytest.approx((0.9 + 0.6 + 0.7) / 3)
     (best,) = (each for each in comparisons(rows, STRONG) if each.method == BEST)
-    assert (best.label, best.count) == (CHOSEN_LABEL, 2)
+    assert (best.label, best.count) == (CHOSEN.label, 2)
     assert best.difference == pytest.approx(0.45)
     line = table_rows(rows)[-1]
-    assert (line["method"], line["label"]) == (BEST, CHOSEN_LABEL)
+    assert (line["method"], line["label"]) == (BEST, CHOSEN.label)
     assert line["trained with"] == {"0": "Steadfast", "1": "R2ET", "2": "Steadfast"}
     assert names_chosen(rows) == "Steadfast on seeds 0 and 2; R2ET on seed 1"
     assert names_chosen(rows[:4]) == "Steadfast"
@@ -263,10 +251,12 @@ def test_a_run_chooses_among_r2et_and_ours() -> None:
 def test_ours_changes_nothing_in_the_tables_of_the_papers() -> None:
     rows = rows_with_ours()
     without = [row for row in rows if row.method != "steadfast"]
-    assert best_variant(rows) == best_variant(without) == {0: "r2et", 1: "r2et"}
-    assert best_rows(rows) == best_rows(without)
-    assert summary_of_best(rows) == summary_of_best(without)
-    assert best_other(rows) == {0: "vanilla", 1: "vanilla"}, "ours is no rival of the papers"
+    assert BEST_R2ET.methods(rows) == BEST_R2ET.methods(without) == {0: "r2et", 1: "r2et"}
+    assert BEST_R2ET.rows(rows) == BEST_R2ET.rows(without)
+    assert BEST_R2ET.summarise(rows) == BEST_R2ET.summarise(without)
+    assert BEST_RIVAL.methods(rows) == {0: "vanilla", 1: "vanilla"}, (
+        "ours is no rival of the papers"
+    )
     assert contests(rows, STRONG) == contests(without, STRONG)
     assert {each.count for each in contests(rows, STRONG)} == {1, 2}
 
@@ -287,10 +277,9 @@ def test_a_missing_model_is_put_down_to_its_cause() -> None:
 
 def test_without_variants_there_is_no_best() -> None:
     rows = [made_row("vanilla", 0), made_row("linear", 0)]
-    assert best_variant(rows) == {}
-    assert best_rows(rows) == chosen_rows(rows) == []
-    assert summary_of_best(rows) is None
-    assert summary_of_chosen(rows) is None
+    assert BEST_R2ET.methods(rows) == {}
+    assert BEST_R2ET.rows(rows) == CHOSEN.rows(rows) == []
+    assert BEST_R2ET.summarise(rows) == CHOSEN.summarise(rows) == []
 
 
 def test_comparisons_pair_the_seeds_that_both_passed() -> None:
@@ -337,7 +326,7 @@ def test_published_numbers_are_those_of_the_file() -> None:
 
 @pytest.mark.parametrize(
     ("dataset", "label", "attack"),
-    [("adult", "Vanilla", "x"), ("adult", BEST_LABEL, "ERAttack"), ("mine", "SP", "ERAttack")],
+    [("adult", "Vanilla", "x"), ("adult", BEST_R2ET.label, "ERAttack"), ("mine", "SP", "ERAttack")],
 )
 def test_what_was_not_published_is_none(dataset: str, label: str, attack: str) -> None:
     assert published_in("1", dataset, label, "P@k", attack) is None

@@ -24,14 +24,7 @@ from r2et.experiments.config import load_recipe, recipe_from
 from r2et.experiments.runner import unit_print
 from refusals import refusal
 from reproduction import reproduce as reproducing
-from reproduction.contests import (
-    BEST_LABEL,
-    BEST_OTHER_LABEL,
-    best_other,
-    best_other_rows,
-    contests,
-    summary_of_best_other,
-)
+from reproduction.contests import BEST_R2ET, BEST_RIVAL, contests
 from reproduction.figure_numbers import (
     correlations,
     facing_of,
@@ -213,8 +206,8 @@ def test_a_table_as_text() -> None:
     ]
     assert (controls["P@k strong, %"], controls["Distinct sets"]) == ("70.0", "20")
     assert [line[0] for line in grid.lines][-3:] == [
-        BEST_LABEL,
-        BEST_OTHER_LABEL,
+        BEST_R2ET.label,
+        BEST_RIVAL.label,
         "Linear (control)",
     ]
     assert grid.strong == {
@@ -229,7 +222,7 @@ def test_a_table_as_text() -> None:
 def test_methods_stand_in_the_order_of_the_paper(whole: Rows) -> None:
     shown = list(numbers_of("table-8", whole))
     assert shown[:4] == ["Vanilla", "WD", "CL", "Est-H"]
-    assert shown[-5:] == ["SP", "AT", BEST_LABEL, BEST_OTHER_LABEL, "Linear (control)"]
+    assert shown[-5:] == ["SP", "AT", BEST_R2ET.label, BEST_RIVAL.label, "Linear (control)"]
 
 
 def test_controls_of_several_recipes_stand_side_by_side() -> None:
@@ -258,13 +251,12 @@ def test_the_best_other_method_is_chosen_on_validation_data() -> None:
         failed(row_of("sp", 1)),
         failed(row_of("wd", 2)),
     ]
-    assert best_other(rows) == {0: "sp", 1: "wd"}
-    assert [row.variant for row in best_other_rows(rows)] == ["SP", "WD"]
-    summary = summary_of_best_other(rows)
-    assert summary is not None
+    assert BEST_RIVAL.methods(rows) == {0: "sp", 1: "wd"}
+    assert [row.variant for row in BEST_RIVAL.rows(rows)] == ["SP", "WD"]
+    (summary,) = BEST_RIVAL.summarise(rows)
     assert (summary.seeds, summary.failed) == ((0, 1), (2,))
     assert summary.means[ER].value == pytest.approx(0.65)
-    assert best_other([row_of("linear", 0), row_of("r2et", 0)]) == {}
+    assert BEST_RIVAL.methods([row_of("linear", 0), row_of("r2et", 0)]) == {}
 
 
 def test_contests_are_paired_t_tests() -> None:
@@ -862,7 +854,7 @@ def test_the_command_prints_a_table_from_rows(folder: Path) -> None:
         "failed seeds",
         "recipe paper, 3 seeds, k = 8, ε = 1, 60 epochs",
         "Linear (control)",
-        BEST_OTHER_LABEL,
+        BEST_RIVAL.label,
         "n = 3",
     ):
         assert part in told

@@ -1,8 +1,10 @@
 """Tables: what the rows of a run say about its methods. Functions of rows; no model is seen."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import pandas as pd
 
 from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
 from r2et.methods import METHODS
@@ -12,15 +14,32 @@ from r2et.metrics.statistics import Mean, mean_with_interval, paired_test
 VANILLA = "vanilla"
 LINEAR = "linear"
 BEST = "best"
-CHOSEN_LABEL = "Best by validation"
 
 EXCHANGES = "exchange_agreement"
 SELECTED_BY = {"er": "ERAttack", "mse": "the MSE attack", "strong": "the strong attack"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Mean of a method minus that of another over `count` seeds that both passed.
+
+    One pair has a difference but no p-value; without any pair there is neither.
+    """
+
+    method: str
+    label: str
+    difference: float | None
+    p_value: float | None
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class MethodSummary:
-    """A method over its seeds: those measured, those without a model above the AUC floor."""
+    """A method over its seeds: those measured, those without a model above the AUC floor.
+
+    For each seed measured, `chosen` holds the settings of its model and `trained_with` the label
+    of the method that trained it. `against_vanilla` is there in the main table only.
+    """
 
     method: str
     label: str
@@ -28,17 +47,8 @@ class MethodSummary:
     failed: tuple[int, ...]
     means: dict[str, Mean]
     chosen: dict[int, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Mean of a method minus that of another over `count` seeds that both passed."""
-
-    method: str
-    label: str
-    difference: float | None
-    p_value: float | None
-    count: int
+    trained_with: dict[int, str]
+    against_vanilla: Comparison | None = None
 
 
 def check_rows(rows: Sequence[Result]) -> None:
@@ -87,35 +97,47 @@ def passed_rows(rows: Sequence[Result], method: str | None = None) -> list[Resul
     return [row for row in rows if row.passed and method in (None, row.method)]
 
 
+def measures_of(rows: Sequence[Result], keys: Sequence[str] | None = None) -> pd.DataFrame:
+    """The measures of the rows that passed, by method and seed, NaN for those that a row lacks.
+
+    All that some row has, unless `keys` name those wanted.
+    """
+    passed = passed_rows(rows)
+    places = [(row.method, row.seed) for row in passed]
+    return pd.DataFrame(
+        [row.numbers for row in passed],
+        index=pd.MultiIndex.from_tuples(places, names=["method", "seed"]),
+        columns=None if keys is None else list(keys),
+        dtype=float,
+    )
+
+
 def summarise(rows: Sequence[Result], keys: Sequence[str] | None = None) -> list[MethodSummary]:
     """Each method over its seeds, in the order of first appearance; all measures unless named."""
-    found: dict[str, list[Result]] = {}
-    for row in rows:
-        found.setdefault(row.method, []).append(row)
-    return [_summary(of_method, keys=keys) for of_method in found.values()]
+    ordered = sorted(rows, key=lambda row: row.seed)
+    return [
+        _summary([row for row in ordered if row.method == method], keys)
+        for method in dict.fromkeys(row.method for row in rows)
+    ]
 
 
-def _summary(
-    rows: Sequence[Result], failed: Sequence[int] = (), keys: Sequence[str] | None = None
-) -> MethodSummary:
-    passed = sorted(passed_rows(rows), key=lambda row: int(row.seed))
-    measures = [row.numbers for row in passed]
+def _summary(rows: Sequence[Result], keys: Sequence[str] | None) -> MethodSummary:
+    passed = passed_rows(rows)
     # A measure that some seed lacks would be a mean over fewer seeds than the row says.
-    wanted = [] if not passed else measures[0] if keys is None else keys
-    common = [name for name in wanted if all(name in each for each in measures)]
+    measures = measures_of(passed, keys).dropna(axis="columns")
     return MethodSummary(
         method=rows[0].method,
         label=rows[0].label,
         seeds=tuple(row.seed for row in passed),
-        failed=tuple(sorted([*failed, *(row.seed for row in rows if not row.passed)])),
-        means={name: mean_with_interval([each[name] for each in measures]) for name in common},
+        failed=tuple(row.seed for row in rows if not row.passed),
+        means={
+            str(key): mean_with_interval(values.to_numpy())
+            for key, values in measures.items()
+            if passed
+        },
         chosen={row.seed: row.chosen for row in passed},
+        trained_with={row.seed: row.variant or row.label for row in passed},
     )
-
-
-def chosen_methods(rows: Sequence[Result]) -> dict[int, str]:
-    """For each seed the steady method, R2ET or ours, that a run chooses."""
-    return best_by_validation([row for row in rows if is_steady(row.method)])
 
 
 def is_variant(method: str) -> bool:
@@ -133,18 +155,52 @@ def is_steady(method: str) -> bool:
     return is_variant(method) or is_ours(method)
 
 
-def best_by_validation(rows: Sequence[Result]) -> dict[int, str]:
-    """For each seed the method with the highest validation P@k.
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The best method on validation data, seed by seed, told as if it were one method.
 
-    Of equals the one with the higher validation AUC, then the first. Seeds on which no method kept
-    the AUC floor are missing.
+    `among` says of which methods it is one.
     """
-    best: dict[int, Result] = {}
-    for row in passed_rows(rows):
-        rival = best.get(row.seed)
-        if rival is None or _validated(row) > _validated(rival):
-            best[row.seed] = row
-    return {seed: best[seed].method for seed in sorted(best)}
+
+    label: str
+    among: Callable[[str], bool]
+    method: str = BEST
+
+    def methods(self, rows: Sequence[Result]) -> dict[int, str]:
+        """For each seed the method with the highest validation P@k.
+
+        Of equals the one with the higher validation AUC, then the first. Seeds on which no method
+        kept the AUC floor are missing.
+        """
+        best: dict[int, Result] = {}
+        for row in passed_rows(rows):
+            if self.among(row.method):
+                rival = best.get(row.seed)
+                if rival is None or _validated(row) > _validated(rival):
+                    best[row.seed] = row
+        return {seed: best[seed].method for seed in sorted(best)}
+
+    def rows(self, rows: Sequence[Result]) -> list[Result]:
+        """The row of the best method of each seed under this name, "variant" its own label."""
+        return [
+            replace(row, method=self.method, label=self.label, variant=row.label)
+            for chosen in self.methods(rows).items()
+            for row in rows
+            if (row.seed, row.method) == chosen
+        ]
+
+    def summarise(
+        self, rows: Sequence[Result], keys: Sequence[str] | None = None
+    ) -> list[MethodSummary]:
+        """Those chosen over the seeds; `failed` are seeds tried without a choice.
+
+        A list of one, or of none where there was no choice on any seed.
+        """
+        tried = {row.seed for row in rows if self.among(row.method)}
+        return [
+            replace(each, failed=tuple(sorted(tried - {*each.seeds})))
+            for each in summarise(self.rows(rows), keys)
+        ]
 
 
 def _validated(row: Result) -> tuple[float, float]:
@@ -152,41 +208,13 @@ def _validated(row: Result) -> tuple[float, float]:
     return row.valid.precision, row.valid.auc
 
 
-def chosen_rows(rows: Sequence[Result]) -> list[Result]:
-    """The row of the steady method chosen on each seed as method "best", "variant" its label."""
-    return renamed(rows, chosen_methods(rows), BEST, CHOSEN_LABEL)
-
-
-def renamed(rows: Sequence[Result], best: Mapping[int, str], name: str, label: str) -> list[Result]:
-    """The row of the best method of each seed under another name, "variant" its own label."""
-    return [
-        replace(row, method=name, label=label, variant=row.label)
-        for seed, method in best.items()
-        for row in rows
-        if (row.seed, row.method) == (seed, method)
-    ]
-
-
-def summary_of_chosen(
-    rows: Sequence[Result], keys: Sequence[str] | None = None
-) -> MethodSummary | None:
-    """The chosen steady methods over the seeds; `failed` are seeds on which none passed."""
-    tried = {row.seed for row in rows if is_steady(row.method)}
-    return summary_over_seeds(chosen_rows(rows), tried, keys)
-
-
-def summary_over_seeds(
-    chosen: Sequence[Result], tried: set[int], keys: Sequence[str] | None
-) -> MethodSummary | None:
-    """Rows chosen seed by seed as one method; `failed` are seeds tried without a choice."""
-    if not chosen:
-        return None
-    return _summary(chosen, sorted(tried - {row.seed for row in chosen}), keys)
+CHOSEN = Choice(label="Best by validation", among=is_steady)
+"""What a run chooses: a steady method, R2ET or ours."""
 
 
 def names_chosen(rows: Sequence[Result]) -> str:
     """Which methods were chosen on which seeds, in words; the name alone if it is always one."""
-    names = {row.seed: str(row.variant) for row in chosen_rows(rows)}
+    names = {row.seed: row.variant for row in CHOSEN.rows(rows)}
     found = dict.fromkeys(names.values())
     if len(found) == 1:
         return next(iter(found))
@@ -219,38 +247,24 @@ def seed_list(seeds: Sequence[int]) -> str:
 
 
 def comparisons(rows: Sequence[Result], measure: str, against: str = VANILLA) -> list[Comparison]:
-    """Every other method, and the chosen one, against one, paired over seeds both passed.
-
-    One pair has a difference but no p-value; without any pair there is neither.
-    """
-    base = by_seed(rows, against, measure)
-    found = []
-    every = [*rows, *chosen_rows(rows)]
-    for summary in summarise(every):
-        if summary.method == against:
-            continue
-        ours = by_seed(every, summary.method, measure)
-        seeds = sorted(base.keys() & ours.keys())
-        difference, p_value = paired([ours[s] for s in seeds], [base[s] for s in seeds])
-        found.append(
-            Comparison(
-                method=summary.method,
-                label=summary.label,
-                difference=difference,
-                p_value=p_value,
-                count=len(seeds),
-            )
-        )
-    return found
+    """Every other method, and the chosen one, against one."""
+    every = [*rows, *CHOSEN.rows(rows)]
+    others = dict.fromkeys(row.method for row in every if row.method != against)
+    return [comparison(every, measure, method, against) for method in others]
 
 
-def by_seed(rows: Sequence[Result], method: str, measure: str) -> dict[int, float]:
-    """A measure of a method for each seed that passed."""
-    return {
-        row.seed: measures[measure]
-        for row in passed_rows(rows, method)
-        if measure in (measures := row.numbers)
-    }
+def comparison(rows: Sequence[Result], measure: str, method: str, against: str) -> Comparison:
+    """One method against another, paired over the seeds that both passed."""
+    values = measures_of(rows, [measure])[measure].unstack("method")
+    pairs = values.reindex(columns=[method, against]).dropna()
+    difference, p_value = paired(pairs[method].tolist(), pairs[against].tolist())
+    return Comparison(
+        method=method,
+        label=next((row.label for row in rows if row.method == method), method),
+        difference=difference,
+        p_value=p_value,
+        count=len(pairs),
+    )
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float | None, float | None]:
@@ -263,45 +277,42 @@ def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float | Non
     return test.difference, test.p_value
 
 
+def main_table(rows: Sequence[Result]) -> list[MethodSummary]:
+    """The main table: each method, then those chosen, with what each has over Vanilla."""
+    check_rows(rows)
+    against = {each.method: each for each in comparisons(rows, STRONG)}
+    return [
+        replace(each, against_vanilla=against.get(each.method))
+        for each in (*summarise(rows), *CHOSEN.summarise(rows))
+    ]
+
+
 def table_rows(rows: Sequence[Result]) -> list[dict[str, Any]]:
-    """The main table as plain values: a record for each method, and one for the chosen ones.
+    """The main table as plain values, a record for each of its lines.
 
     Measures without any seed that passed are missing; a spread takes two seeds.
     """
-    check_rows(rows)
-    best = summary_of_chosen(rows)
-    names = {str(row.seed): row.variant for row in chosen_rows(rows)}
-    key = STRONG
-    against = {each.method: each for each in comparisons(rows, key)}
-    lines = []
-    for summary in [*summarise(rows), *([best] if best else [])]:
-        compared = against.get(summary.method)
-        lines.append(
-            {
-                "method": summary.method,
-                "label": summary.label,
-                "trained with": names
-                if summary.method == BEST
-                else {str(seed): summary.label for seed in summary.seeds},
-                "seeds": list(summary.seeds),
-                "failed": list(summary.failed),
-                "chosen": {str(seed): settings for seed, settings in summary.chosen.items()},
-                "measures": {
-                    column.key: {
-                        "mean": mean.value,
-                        "sd": mean.sd if mean.count > 1 else None,
-                    }
-                    for column in COLUMNS
-                    if (mean := summary.means.get(column.key)) is not None
-                },
-                "against vanilla": None
-                if compared is None
-                else {
-                    "measure": key,
-                    "difference": compared.difference,
-                    "p_value": compared.p_value,
-                    "count": compared.count,
-                },
-            }
-        )
-    return lines
+    return [
+        {
+            "method": line.method,
+            "label": line.label,
+            "trained with": {str(seed): label for seed, label in line.trained_with.items()},
+            "seeds": list(line.seeds),
+            "failed": list(line.failed),
+            "chosen": {str(seed): settings for seed, settings in line.chosen.items()},
+            "measures": {
+                column.key: {"mean": mean.value, "sd": mean.spread}
+                for column in COLUMNS
+                if (mean := line.means.get(column.key)) is not None
+            },
+            "against vanilla": None
+            if (found := line.against_vanilla) is None
+            else {
+                "measure": STRONG,
+                "difference": found.difference,
+                "p_value": found.p_value,
+                "count": found.count,
+            },
+        }
+        for line in main_table(rows)
+    ]

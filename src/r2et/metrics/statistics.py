@@ -30,6 +30,11 @@ class Mean:
     sd: float
     count: int
 
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation, None where a single value has none to show."""
+        return self.sd if self.count > 1 else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest:

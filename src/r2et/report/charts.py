@@ -21,11 +21,9 @@ from r2et.auditing.records import Curve
 from r2et.evaluation.results import Result, Scatter
 from r2et.experiments.tables import (
     BEST,
-    CHOSEN_LABEL,
+    CHOSEN,
     LINEAR,
     VANILLA,
-    chosen_methods,
-    chosen_rows,
     is_ours,
     is_steady,
     passed_rows,
@@ -178,7 +176,7 @@ def methods_shown(rows: Sequence[Result]) -> list[Series]:
     A method that is chosen on every seed is drawn once, as the chosen one. Ours have a colour of
     their own, chosen or not.
     """
-    best = chosen_rows(rows)
+    best = CHOSEN.rows(rows)
     always = _always_chosen(rows)
     found = []
     for method in dict.fromkeys(row.method for row in rows):
@@ -191,7 +189,7 @@ def methods_shown(rows: Sequence[Result]) -> list[Series]:
             Series(method=method, label=label, rows=own, colour=colour, width=width, marker=marker)
         )
     if best:
-        label = CHOSEN_LABEL if always is None else _called_chosen(best[0].variant)
+        label = CHOSEN.label if always is None else _called_chosen(best[0].variant)
         colour = "own" if is_ours_throughout(rows) else "accent"
         found.append(
             Series(method=BEST, label=label, rows=best, colour=colour, width=2.2, marker="o")
@@ -219,7 +217,7 @@ def _look(method: str) -> tuple[str, float, str]:
 
 def _always_chosen(rows: Sequence[Result]) -> str | None:
     """The method chosen on every seed that has a choice, None if they differ."""
-    chosen = {*chosen_methods(rows).values()}
+    chosen = {*CHOSEN.methods(rows).values()}
     return next(iter(chosen)) if len(chosen) == 1 else None
 
 

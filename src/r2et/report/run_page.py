@@ -15,26 +15,23 @@ from r2et.core.files import write_text
 from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
 from r2et.experiments.tables import (
     BEST,
+    CHOSEN,
     EXCHANGES,
     LINEAR,
     SELECTED_BY,
     VANILLA,
     Comparison,
     check_rows,
-    chosen_methods,
-    chosen_rows,
     columns_of,
-    comparisons,
     exchange_doubts,
     is_ours,
     is_steady,
     is_variant,
+    main_table,
     names_chosen,
     paired,
     passed_rows,
     seed_list,
-    summarise,
-    summary_of_chosen,
     why_missing,
 )
 from r2et.report import charts
@@ -87,7 +84,7 @@ def headline(rows: Sequence[Result]) -> Headline:
     It claims no more than the rows show: also that nothing was gained, or that nothing can be said.
     """
     vanilla = {row.seed: row for row in passed_rows(rows, VANILLA)}
-    best = {row.seed: row for row in chosen_rows(rows)}
+    best = {row.seed: row for row in CHOSEN.rows(rows)}
     seeds = sorted(vanilla.keys() & best.keys())
     if not seeds:
         return _nothing_to_compare(rows, vanilla, best)
@@ -403,27 +400,25 @@ def table_lines(
     rows: Sequence[Result], columns: Sequence[Measure] = COLUMNS
 ) -> list[dict[str, Any]]:
     """The main table as text: a line for each method and one for those chosen on each seed."""
-    best = summary_of_chosen(rows)
-    tests = {each.method: each for each in comparisons(rows, STRONG)}
     return [
         {
-            "method": summary.method,
-            "label": summary.label,
-            "kind": "own" if is_ours(summary.method) else "other",
-            "note": names_chosen(rows) if summary.method == BEST else "",
-            "seeds": len(summary.seeds),
-            "failed": why_missing(rows, summary.failed),
+            "method": line.method,
+            "label": line.label,
+            "kind": "own" if is_ours(line.method) else "other",
+            "note": names_chosen(rows) if line.method == BEST else "",
+            "seeds": len(line.seeds),
+            "failed": why_missing(rows, line.failed),
             "cells": [
                 {
                     "mean": None if mean is None else column.show(mean.value),
                     "sd": column.show_sd(mean.sd) if mean is not None and mean.count > 1 else "",
                 }
                 for column in columns
-                for mean in [summary.means.get(column.key)]
+                for mean in [line.means.get(column.key)]
             ],
-            "test": _test_text(tests.get(summary.method)),
+            "test": _test_text(line.against_vanilla),
         }
-        for summary in [*summarise(rows), *([best] if best else [])]
+        for line in main_table(rows)
     ]
 
 
@@ -448,7 +443,7 @@ def p_text(value: float) -> str:
 
 def choices(rows: Sequence[Result]) -> list[dict[str, Any]]:
     """For each method and seed what was chosen among, what was chosen, and how it validated."""
-    best = chosen_methods(rows)
+    best = CHOSEN.methods(rows)
     return [
         {
             "label": row.label,
@@ -470,7 +465,7 @@ def told_seed(rows: Sequence[Result]) -> int | None:
     """The first seed whose decisions can be told for Vanilla and the chosen method, else any."""
     with_decisions = [row for row in passed_rows(rows) if row.decisions]
     seeds = sorted({row.seed for row in with_decisions})
-    best = chosen_methods(rows)
+    best = CHOSEN.methods(rows)
     vanilla = {row.seed for row in with_decisions if row.method == VANILLA}
     both = [seed for seed in seeds if seed in vanilla and seed in best]
     return next(iter([*both, *seeds]), None)
@@ -478,7 +473,7 @@ def told_seed(rows: Sequence[Result]) -> int | None:
 
 def decision_methods(rows: Sequence[Result], seed: int | None) -> list[dict[str, Any]]:
     """The methods whose decisions are told: Vanilla, the chosen one, then the others."""
-    best = chosen_methods(rows)
+    best = CHOSEN.methods(rows)
     found = [row for row in passed_rows(rows) if row.seed == seed and row.decisions]
     chosen = best.get(seed) if seed is not None else None
     places = {VANILLA: 0, chosen: 1, LINEAR: 3}

@@ -1,7 +1,6 @@
 """What was found as tables and sentences for a terminal."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,16 +14,18 @@ from r2et.data.dataset import Split
 from r2et.evaluation.results import CONTROLS, ER, STRONG, Measure, Result
 from r2et.experiments.attack_records import AttackRun, AttackRunSettings
 from r2et.experiments.tables import (
-    CHOSEN_LABEL,
+    CHOSEN,
     EXCHANGES,
+    MethodSummary,
     columns_of,
     comparisons,
     exchange_doubts,
+    main_table,
     names_chosen,
-    table_rows,
     why_missing,
 )
 from r2et.metrics.exchanges import doubt
+from r2et.metrics.statistics import Mean
 from r2et.preflight.kinds import in_words
 
 
@@ -32,7 +33,7 @@ def print_run(rows: Sequence[Result], console: Console) -> None:
     """Print the measures, then what would expose them as hollow, then the paired tests."""
     if not console.is_terminal:
         console.width = 120
-    lines = table_rows(rows)
+    lines = main_table(rows)
     k, seeds = rows[0].k, len({row.seed for row in rows})
     told = f"{rows[0].dataset}, recipe {rows[0].recipe}, {seeds} seed{'s' * (seeds > 1)}"
     spread = ", mean ± sd over seeds" if seeds > 1 else ""
@@ -44,10 +45,10 @@ def print_run(rows: Sequence[Result], console: Console) -> None:
     for said in exchange_doubts(rows):
         console.print(Text(said), style="bold red")
     if chosen := names_chosen(rows):
-        console.print(Text(f"{CHOSEN_LABEL}: {chosen}."))
+        console.print(Text(f"{CHOSEN.label}: {chosen}."))
     for line in lines:
-        if line["failed"]:
-            console.print(Text(f"{line['label']}: {why_missing(rows, line['failed'])}."))
+        if line.failed:
+            console.print(Text(f"{line.label}: {why_missing(rows, line.failed)}."))
     for measure, name in ((ER, "ERAttack"), (STRONG, "strong attack")):
         console.print(f"P@{k} under the {name} minus Vanilla's, paired over seeds:", style="bold")
         for each in comparisons(rows, measure):
@@ -56,25 +57,25 @@ def print_run(rows: Sequence[Result], console: Console) -> None:
                 console.print(Text(f"  {each.label:<24} {100 * each.difference:+6.1f} points, {p}"))
 
 
-def _table(title: str, lines: Sequence[dict[str, Any]], columns: Sequence[Measure]) -> Table:
+def _table(title: str, lines: Sequence[MethodSummary], columns: Sequence[Measure]) -> Table:
     """A table of some columns."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     table.add_column("method", no_wrap=True)
     for column in columns:
         table.add_column(column.heading, justify="right")
     for line in lines:
-        cells = [_cell(line["measures"].get(column.key), column) for column in columns]
-        if not line["seeds"]:
+        cells = [_cell(line.means.get(column.key), column) for column in columns]
+        if not line.seeds:
             cells = ["no model", *[""] * (len(columns) - 1)]
-        table.add_row(Text(line["label"]), *map(Text, cells))
+        table.add_row(Text(line.label), *map(Text, cells))
     return table
 
 
-def _cell(value: dict[str, Any] | None, column: Measure) -> str:
-    if value is None:
+def _cell(mean: Mean | None, column: Measure) -> str:
+    if mean is None:
         return "–" if column.key == EXCHANGES else ""
-    spread = "" if value["sd"] is None else f" ± {column.show_sd(value['sd'])}"
-    return f"{column.show(value['mean'])}{spread}"
+    spread = "" if mean.spread is None else f" ± {column.show_sd(mean.spread)}"
+    return f"{column.show(mean.value)}{spread}"
 
 
 def print_findings(findings: AttackRun, name: str, console: Console) -> None:
