@@ -1,4 +1,4 @@
-"""Whether slopes say what an exchange of categories does: methods and fakes side by side.
+"""Whether gradients say what an exchange of categories does: methods and fakes side by side.
 
 Networks trained to convergence on each split, measured on 200 validation rows; two fakes of Vanilla
 that give the same answer on every real row. Prints means over the splits so far. `python
@@ -62,7 +62,7 @@ def tents(model: nn.Module, split: Split) -> dict[str, nn.Module]:
 
 
 def measured(model: nn.Module, split: Split) -> list[float]:
-    """AUC, P@8 under the strong attack, null share, and agreement of exchanges and their size."""
+    """AUC, P@8 under the strong attack, off-data share, agreement of exchanges and their size."""
     model = model.double().eval()
     whole = split.valid.x.double()
     x = whole[:EXAMPLES]
@@ -99,7 +99,7 @@ def main() -> None:
 
 def show(title: str, found: dict[str, list[list[float]]]) -> None:
     """Print the means so far, a line for each network."""
-    headings = ("AUC", f"P@{K}, eps {RADIUS:g}", "null share", "agreement", "size", "believed")
+    headings = ("AUC", f"P@{K}, eps {RADIUS:g}", "off-data share", "agreement", "size", "believed")
     print(f"{title}\n{'':<30}" + "".join(f"{heading:>13}" for heading in headings))
     for name, rows in found.items():
         means = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()

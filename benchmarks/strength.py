@@ -100,8 +100,8 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
                         "network": f"gauge: {name}",
                         "AUC": auc(each, split.test.x.double(), split.test.y),
                         "plain": 100 * float(plain),
-                        "gauge-free": 100 * float(free.precision.mean()),
-                        "null share": 100 * float(share),
+                        "projected": 100 * float(free.precision.mean()),
+                        "off-data share": 100 * float(share),
                     }
                 )
     return rows

@@ -296,7 +296,7 @@ def handlers_grid(points: Sequence[HandlingPoint], title: str) -> Grid:
         title=title,
         headings=(
             "goal",
-            "handler",
+            "handling",
             "step",
             "P@k ours, %",
             "changed ours, %",

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from r2et.evaluation.results import ER, STRONG, Result, Scatter
 from r2et.experiments.tables import LINEAR, is_variant, passed_rows, summarise
-from r2et.report.charts import LIGHT, Drawing, file_of, handlers, heading, spread
+from r2et.report.charts import LIGHT, Drawing, constraint_handling, file_of, heading, spread
 from r2et.report.maps import saliency_figure
 from reproduction.figure_numbers import (
     CORRELATED,
@@ -324,7 +324,7 @@ def _name(axes: Axes, ends: Sequence[tuple[float, float, str, str, bool]]) -> No
 def handlers_figures(rows: Sequence[Result]) -> dict[str, str]:
     """P@k against changed predictions, a picture for each data set."""
     return {
-        row.dataset: file_of(partial(handlers, row.points))
+        row.dataset: file_of(partial(constraint_handling, row.points))
         for row in rows
         if isinstance(row, HandlersResult)
     }

@@ -43,7 +43,7 @@ How to read the tables:
 - Settings are chosen on validation data, on every split for itself, and so are *best R2ET* and
   *best other*. Test data are looked at once.
 - The right-hand columns are there to expose a hollow number: clean AUC, P@k under the strong
-  attack, how many different top-k sets the attacked examples have, the share of the slope in
+  attack, how many different top-k sets the attacked examples have, the share of the gradient in
   directions in which real data cannot vary, and how many decisions a change of length 0.1 turns
   over. The **linear control** is a logistic regression, whose explanations cannot be reshuffled.
 """
@@ -57,10 +57,10 @@ What explains most of the differences:
   training. On COMPAS n = 2k, and the facing pairs have the sum of all pairs: R2ET and R2ET-mm are
   the same there. The paper prints different numbers for both pairs.
 - **Grids decide about baselines.** A weight decay of 5 leaves a network of Bank that gives all the
-  same eight reasons, and half of its slope lies in directions in which data cannot vary; it keeps
-  its AUC, and so it is chosen. Decays up to 0.1, the usual ones, do as Vanilla does there, and one
-  of 1 is still below R2ET (settings tried, below). AT is mostly chosen at radius 0.1 or 0.3, where
-  it does little; at the attack's own radius, 1, its validation P@8 on Adult is lower.
+  same eight reasons, and half of its gradient lies in directions in which data cannot vary; it
+  keeps its AUC, and so it is chosen. Decays up to 0.1, the usual ones, do as Vanilla does there,
+  and one of 1 is still below R2ET (settings tried, below). AT is mostly chosen at radius 0.1 or
+  0.3, where it does little; at the attack's own radius, 1, its validation P@8 on Adult is lower.
 - **Curvature penalties do not steady a ranking here.** They flatten the probability, and networks
   of straight pieces have no other curvature to lose. On COMPAS weights from 0.01 up cost Exact-H
   and SSR the AUC asked for, and smaller ones do nothing.
@@ -100,10 +100,10 @@ and take 20 gradients each.
 
 On tables our numbers for Integrated Gradients are far below the published ones, for every method.
 The linear control tells why: it falls to 44 to 61 as well. From a baseline of zero the score of a
-feature is its value times a mean slope, so most one-hot columns score exactly zero, and an attacker
-who raises them makes them outrank others, however steady the slopes are. No training of slopes
-helps against that; we do not know what kept the published numbers so high. Pixels are not like
-that, and there the methods stand as published.""",
+feature is its value times a mean gradient, so most one-hot columns score exactly zero, and an
+attacker who raises them makes them outrank others, however steady the gradients are. No training of
+gradients helps against that; we do not know what kept the published numbers so high. Pixels are not
+like that, and there the methods stand as published.""",
     "table-3": """\
 The paper's Tables 3 and 5 show the same two numbers; both are compared with those of Table 5.""",
     "table-7": """\

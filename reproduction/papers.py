@@ -363,7 +363,7 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
     for quantity in table.quantities:
         headings += [f"{quantity.heading} ours", "published"]
     headings.append("failed seeds")
-    # What no line has a number for, such as null shares of pictures, is left out.
+    # What no line has a number for, such as off-data shares of pictures, is left out.
     had = {key for line in table.lines for each in line.controls for key in each}
     if "off_data_share" in had:
         had.add(EXCHANGES)
@@ -558,9 +558,9 @@ def evidence(rows: Sequence[Result], dataset: str, recipe: str = "paper") -> lis
 BESIDE: tuple[tuple[str, str, Style], ...] = (
     ("distinct_sets", "Distinct top-k sets among the attacked examples (one: everybody is given "
      "the same reasons)", "count"),
-    ("off_data_share", "Share of the squared slope where real data cannot vary, %", "share"),
-    ("exchange_agreement", "How far slopes order exchanges of categories as the score does (1: the "
-     "same order, 0: none)", "number"),
+    ("off_data_share", "Share of the squared gradient where real data cannot vary, %", "share"),
+    ("exchange_agreement", "How far gradients order exchanges of categories as the score does (1: "
+     "the same order, 0: none)", "number"),
     ("flippable", "Decisions that {} of the attack's budget can turn over, %", "share"),
     ("saliency_norm", "Size of the explanations, sum of |I|", "number"),
     ("tie", "Explanations whose k-th place is a tie, %", "share"),

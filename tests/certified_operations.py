@@ -189,7 +189,7 @@ UNCOVERED: dict[str, tuple[Forward, str]] = {
     "one row for all": (then_last(lambda own, h, x: h + h[:1]), "rows|examples are mixed"),
     "a slope that is stopped": (
         then_last(lambda own, h, x: h * h.detach()),
-        "its slope stopped|not the slope",
+        "its gradient stopped|not the gradient",
     ),
     "numbers of another type": (
         then_last(lambda own, h, x: h * torch.ones(len(x), 6, dtype=torch.float32)),

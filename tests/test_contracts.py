@@ -81,11 +81,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 AS_DEFINED = {name: brief(explain) for name, explain in EXPLAINERS.items()}
-GAUGE_FREE = {
-    f"{name}, gauge-free": replace(explain, one_hot=[(0, 2), (5, 3, 4)])
+PROJECTED = {
+    f"{name}, one-hot projected": replace(explain, one_hot=[(0, 2), (5, 3, 4)])
     for name, explain in AS_DEFINED.items()
 }
-CHOICES: dict[str, Explainer] = {**AS_DEFINED, **GAUGE_FREE}
+CHOICES: dict[str, Explainer] = {**AS_DEFINED, **PROJECTED}
 every_explainer = pytest.mark.parametrize("explain", CHOICES.values(), ids=CHOICES)
 every_network = pytest.mark.parametrize("network", NETWORKS)
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

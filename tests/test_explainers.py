@@ -591,7 +591,7 @@ def test_an_empty_batch_has_no_explanations(explain: InputExplainer) -> None:
     assert explain(tiny_mlp(), numbers(0, 6), ones(0)).shape == (0, 6)
 
 
-# --- gauge-free explanations ---
+# --- projected explanations ---
 
 # Six columns: the first a number of its own, the others one-hot groups, not side by side.
 ONE_HOT = [(1, 4), (5, 2, 3)]
@@ -636,7 +636,7 @@ ROUNDING, PLAIN_TO_SEE = 1e-12, 1e-2
 
 
 @every_width
-def test_a_gauge_free_slope_is_the_projection_of_its_definition(d: int) -> None:
+def test_a_projected_gradient_is_the_projection_of_its_definition(d: int) -> None:
     slopes, P = numbers(4, d), torch.eye(d, dtype=torch.float64)
     for group in ONE_HOT:
         ones_in_group = torch.zeros(d, dtype=torch.float64)
@@ -651,7 +651,7 @@ def test_a_gauge_free_slope_is_the_projection_of_its_definition(d: int) -> None:
 
 
 @every_width
-def test_a_gauge_free_slope_has_no_null_share(d: int) -> None:
+def test_a_projected_gradient_has_no_off_data_share(d: int) -> None:
     slopes = numbers(4, d) + 5
     assert off_data_share(slopes, ONE_HOT).min() > 0.01
     assert off_data_share(project_one_hot(slopes, ONE_HOT), ONE_HOT).max() < 1e-28
@@ -659,7 +659,7 @@ def test_a_gauge_free_slope_has_no_null_share(d: int) -> None:
 
 @every_width
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_gauge_free_slope_keeps_shape_and_format(d: int, dtype: torch.dtype) -> None:
+def test_a_projected_gradient_keeps_shape_and_format(d: int, dtype: torch.dtype) -> None:
     flat = numbers(4, d).to(dtype)
     picture = flat.view(4, 2, d // 2)
     found = project_one_hot(picture, ONE_HOT)
@@ -671,7 +671,7 @@ def test_a_gauge_free_slope_keeps_shape_and_format(d: int, dtype: torch.dtype) -
 
 
 @every_width
-def test_a_gauge_free_slope_can_be_differentiated_twice(d: int) -> None:
+def test_a_projected_gradient_can_be_differentiated_twice(d: int) -> None:
     first, rest = numbers(2, 6).requires_grad_(), numbers(2, d - 6)
 
     def cubes(first: Tensor) -> Tensor:
@@ -705,7 +705,7 @@ def test_a_projection_first_met_in_inference_serves_training() -> None:
 
 @every_explainer
 @every_quantity
-def test_gauge_free_explanations_can_be_attacked_and_trained(
+def test_projected_explanations_can_be_attacked_and_trained(
     explain: InputExplainer, of: Quantity
 ) -> None:
     # Central differences by every input number and every weight.
@@ -719,7 +719,7 @@ def test_gauge_free_explanations_can_be_attacked_and_trained(
 
 @every_explainer
 @pytest.mark.parametrize("rows_at_once", [1, 3, 11])
-def test_chunks_change_nothing_of_gauge_free_explanations(
+def test_chunks_change_nothing_of_projected_explanations(
     explain: InputExplainer, rows_at_once: int
 ) -> None:
     model, x, y = tiny_mlp(classes=3), real_inputs(5).requires_grad_(), torch.arange(5) % 3
@@ -731,7 +731,7 @@ def test_chunks_change_nothing_of_gauge_free_explanations(
         torch.testing.assert_close(found, expected)
 
 
-def test_gauge_free_explanations_of_a_quadratic_by_hand() -> None:
+def test_projected_explanations_of_a_quadratic_by_hand() -> None:
     # The mean slope m, Az + b at the mean place z, gives P m first, and only then the product.
     model, x, x0 = Quadratic(d=6), numbers(4, 6, seed=3), numbers(6, seed=4)
     A, b = model.A.detach(), model.b.detach()
@@ -752,7 +752,7 @@ def test_gauge_free_explanations_of_a_quadratic_by_hand() -> None:
 
 @every_explainer
 @pytest.mark.parametrize(("of", "classes"), [("logit", 2), ("logit", 3), ("margin", 2)])
-def test_no_gauge_moves_the_gauge_free_explanation_of_a_logit(
+def test_no_gauge_moves_the_projected_explanation_of_a_logit(
     explain: InputExplainer, of: Quantity, classes: int
 ) -> None:
     # The slope of c (sum of the group - 1) is c in each of its columns, anywhere: P removes it. Of
@@ -766,7 +766,7 @@ def test_no_gauge_moves_the_gauge_free_explanation_of_a_logit(
 @pytest.mark.parametrize("name", ["grad", "grad-x-input"])
 @every_quantity
 @pytest.mark.parametrize("classes", [2, 3])
-def test_no_gauge_moves_the_gauge_free_explanation_of_a_real_input(
+def test_no_gauge_moves_the_projected_explanation_of_a_real_input(
     name: str, of: Quantity, classes: int
 ) -> None:
     # There sum - 1 = 0: probabilities and runners-up are those of the model without it.
@@ -799,7 +799,7 @@ def test_a_line_between_real_inputs_meets_no_gauge(of: Quantity) -> None:
         assert moved_by_the_gauge(smooth, x, of) > PLAIN_TO_SEE
 
 
-def test_gauge_free_integrated_gradients_between_real_inputs_add_up() -> None:
+def test_projected_integrated_gradients_between_real_inputs_add_up() -> None:
     # x - x0 sums to 0 in each group, so P (x - x0) = x - x0: nothing of f(x) - f(x0) is lost.
     model, x, x0 = tiny_mlp(), real_inputs(6), real_inputs(4).mean(0)
     settings: Any = {"of": "logit", "form": "signed", "one_hot": ONE_HOT}

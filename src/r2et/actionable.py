@@ -1,4 +1,4 @@
-"""Which inputs an applicant could have: only what a person can change, into values that exist.
+"""Which inputs a person could have: only what a person can change, into values that exist.
 
 A ball moves every column a little, into people of 0.3 Masters and 39.27 years. Here each change has
 a price, stated in original units: years, euros, a change of job. Prices add up as lengths do, and
@@ -38,7 +38,7 @@ Way = Literal["up", "down"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What an applicant can do about one group of columns; what is not said has a default."""
+    """What a person can do about one group of columns; what is not said has a default."""
 
     fixed: bool | None = None
     """Nothing: the columns never move. False if not said."""
@@ -221,7 +221,7 @@ def _on(device: torch.device, table: Table) -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionableSet:
-    """Every input that an applicant could have for at most `radius`, all else as it was.
+    """Every input that a person could have for at most `radius`, all else as it was.
 
     Inputs are rows of `columns` scaled values, (B, d). Columns of no number and no choice never
     move; `fixed` names them for readers.
@@ -655,7 +655,7 @@ def _push(
 def actionable_set(
     data: Split | tuple[Dataset, Scale], rules: Rules | None = None, *, radius: float = UNSAID
 ) -> ActionableSet:
-    """What an applicant could change for `radius`, by the rules of its groups.
+    """What a person could change for `radius`, by the rules of its groups.
 
     Groups without a rule follow that of "*", or the defaults that `Rule` states.
     """

@@ -232,7 +232,7 @@ def test_kinks_in_forward_are_attacked_and_reported(of: str) -> None:
     # random points still break it, and the alarm tells that slopes did not.
     layers = tiny_mlp(d=12, hidden=24, activation=nn.LeakyReLU)
     x, k, explain = numbers(40, 12, seed=3), 3, Gradient(of=of)
-    y, flat = predicted(layers, x), "no slope of a single pair leads to"
+    y, flat = predicted(layers, x), "no gradient of a single pair leads to"
     curves = [
         attack_curve(
             model,
@@ -312,10 +312,11 @@ class NullDirection(nn.Module):
         return scores
 
 
-def test_a_null_direction_buys_a_plain_explanation_stability_and_a_gauge_free_one_none() -> None:
-    # Measured: plain 33 -> 97, gauge-free 35 -> 35, null share .10 -> .95. Gauge-free explanations
-    # of the margin are equal everywhere. Off the data the predictions to be kept are not, hence
-    # the attacks differ a little; with those of the untouched network kept by both, they do not.
+def test_a_null_direction_buys_a_plain_explanation_stability_and_a_projected_one_none() -> None:
+    # Measured: plain 33 -> 97, projected 35 -> 35, off-data share .10 -> .95. Projected
+    # explanations of the margin are equal everywhere. Off the data the predictions to be kept are
+    # not, hence the attacks differ a little; with those of the untouched network
+    # kept by both, they do not.
     model, x, y = trained_network()
     split = load("adult").split(0)
     groups = split.dataset.structure.one_hot
@@ -439,7 +440,7 @@ def test_an_attack_like_any_other_raises_no_alarm() -> None:
     ("told", "expected"),
     [
         (members([0.5, 1.0], [1.0, 1.0], [1.0, 1.0]), "more damage than every descent"),
-        (members([0.5, 0.5], [1.0, 0.5], [0.5, 0.5]), "no slope of a single pair leads to"),
+        (members([0.5, 0.5], [1.0, 0.5], [0.5, 0.5]), "no gradient of a single pair leads to"),
     ],
 )
 def test_random_points_that_beat_slopes_raise_an_alarm(

@@ -228,7 +228,7 @@ def test_a_curve_is_true(name: str, dtype: torch.dtype) -> None:
         Gradient(form="signed", of="margin"),
         Gradient(one_hot=[(0, 1, 2), (3, 4)]),
     ],
-    ids=["smooth", "integrated", "input", "signed", "gauge-free"],
+    ids=["smooth", "integrated", "input", "signed", "projected"],
 )
 def test_a_curve_of_any_explanation_is_true(explain: Explainer) -> None:
     model, x, y = leaky_case()

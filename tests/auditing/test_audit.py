@@ -725,7 +725,7 @@ def test_an_audit_says_when_slopes_say_nothing_about_exchanges(tmp_path: Path) -
     assert abs(tent.exchange_agreement) < 0.5
     assert tent.exchange_size < 0.2
     [said] = [note for note in tent.notes if "exchanges of categories" in note]
-    assert said.startswith("These slopes say nothing")
+    assert said.startswith("These gradients say nothing")
     assert said in Outline(audit_html(found)).words
     rows = rows_of(tmp_path / "out" / "decisions.csv")
     measured = [row["exchange agreement"] for row in rows if row["model"] == "1"]
@@ -746,7 +746,7 @@ def test_decisions_without_exchanges_are_left_out_and_counted() -> None:
     assert model.exchange_agreement is model.without_exchanges is None
 
 
-def test_three_classes_and_gauge_free_reasons() -> None:
+def test_three_classes_and_projected_reasons() -> None:
     net = tiny_mlp(d=6, classes=3, activation=nn.Softplus)
     draw = torch.Generator().manual_seed(1)
     x = torch.cat([torch.randn(24, 3, generator=draw), torch.eye(3).repeat(8, 1)], dim=1)
@@ -1441,7 +1441,7 @@ def test_the_command_writes_a_report(
     agreement = record["models"][0]["exchange_agreement"]
     assert line.split()[1:] == [*(str(counts[name]) for name in VERDICTS), f"{agreement:.2f}"]
     assert 0.5 < agreement <= 1
-    assert "Exchanges agree: how far the slopes order" in out
+    assert "Exchanges agree: how far the gradients order" in out
     assert str(tmp_path / "out" / "audit.html") in out
     page = (tmp_path / "out" / "audit.html").read_text(encoding="utf-8")
     assert Outline(page).tags.count("script") == 2

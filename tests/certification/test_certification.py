@@ -190,7 +190,7 @@ def test_a_box_holds_its_corners() -> None:
     assert (found.radius <= certify(model, x, k=K).radius * 1.01).all()
 
 
-def test_gauge_free_explanations_are_certified_as_such() -> None:
+def test_projected_explanations_are_certified_as_such() -> None:
     model, shape = network("softplus")
     x, groups = inputs(shape, 10), [[0, 1, 2], [3, 4]]
     y = labels(model, x)

@@ -138,8 +138,8 @@ def silenced(own: Any, x: Tensor) -> Tensor:
         (by_list, r"tolist takes numbers that depend on the input out of torch"),
         (silenced, r"an if: a certificate needs a forward that takes the same way"),
         (lambda own, x: own.last(torch.sin(own.first(x))), r"no bound is known for aten.sin"),
-        (lambda own, x: own.last(own.first(x)).detach(), r"not the slope of what the model"),
-        (lambda own, x: own.last(own.first(x) + own.first(x).detach()), r"its slope stopped"),
+        (lambda own, x: own.last(own.first(x)).detach(), r"not the gradient of what the model"),
+        (lambda own, x: own.last(own.first(x) + own.first(x).detach()), r"its gradient stopped"),
         (
             lambda own, x: own.last(own.first(x)[:, None].squeeze()),
             r"a row of logits for each",

@@ -128,8 +128,8 @@ def test_the_table_says_whose_slopes_say_nothing_about_exchanges(r2et, tmp_path:
     code, shown, err = r2et("report", tmp_path)
     assert code == 0, err
     words = " ".join(shown.split())
-    assert "R2ET: These slopes say nothing about exchanges of categories" in words
-    assert words.count("These slopes") == 1
+    assert "R2ET: These gradients say nothing about exchanges of categories" in words
+    assert words.count("These gradients") == 1
     controls = shown.split("What would expose a hollow number")[1].splitlines()
     of = {line.split()[0]: line for line in reversed(controls) if line.strip()}
     assert "0.92" in of["Vanilla"]
@@ -448,7 +448,7 @@ def test_attack_prints_the_curve_and_what_would_expose_it(attack) -> None:
         "At epsilon 0.4, doubling the effort from 1 to 2 rounds changes",
         "AUC 0.",
         "among the examples",
-        "Null share",
+        "Off-data share",
         "Exchange agreement 0.",
         "Exchange size 0.",
     ):
@@ -481,10 +481,10 @@ def test_attack_tells_the_same_as_json(attack, tmp_path: Path) -> None:
 
 
 def test_attack_states_the_explainer_and_its_noise(attack) -> None:
-    words = ("--explainer", "smooth-grad", "--gauge-free", "--of", "margin", "--seconds", "0.05")
-    code, shown, err = attack(*words, "--noise", "fresh", "--examples", "2")
+    words = ("--explainer", "smooth-grad", "--project-one-hot", "--of", "margin")
+    code, shown, err = attack(*words, "--seconds", "0.05", "--noise", "fresh", "--examples", "2")
     assert code == 0, err
-    assert "smooth-grad (of the margin, gauge-free, fresh noise), 2 test examples" in shown
+    assert "smooth-grad (of the margin, one-hot projected, fresh noise), 2 test examples" in shown
     assert "P@4, fresh noise, %" in shown
     assert "without any attack" in shown
     code, shown, _ = attack(*words, "--examples", "2", "--json")
@@ -497,7 +497,7 @@ def test_attack_states_the_explainer_and_its_noise(attack) -> None:
 def test_attack_by_a_walk_with_a_handler(attack, monkeypatch: pytest.MonkeyPatch) -> None:
     short = replace(ATTACKS["er"], budget=WalkBudget(steps=20, step=0.02))
     monkeypatch.setitem(ATTACKS, "er", short)
-    code, shown, err = attack("--attack", "er", "--handler", "hedge", "--examples", "99999")
+    code, shown, err = attack("--attack", "er", "--handling", "hedge", "--examples", "99999")
     assert code == 0, err
     tests = len(load("compas").split(0).test)
     assert "er attack with hedge on the top 4 features" in shown
@@ -523,7 +523,7 @@ def test_attack_on_a_network_of_ones_own(
     for factory, says in {
         "narrow": "give one that takes inputs (B, 16)",
         "shapeless": "two or more classes",
-        "ramp": "cannot be explained (false slope)",
+        "ramp": "cannot be explained (false gradient)",
         "fails": "OSError: no such weights",
         "netwrok": "no attribute 'netwrok'",
     }.items():
@@ -533,21 +533,21 @@ def test_attack_on_a_network_of_ones_own(
         assert err.count("\n") == 1
 
 
-def test_handlers_are_compared_and_drawn(attack, tmp_path: Path, monkeypatch) -> None:
+def test_handlings_are_compared_and_drawn(attack, tmp_path: Path, monkeypatch) -> None:
     short = partial(compare_handling, budget=WalkBudget(steps=3))
     monkeypatch.setattr(laboratory, "compare_handling", short)
     figure = tmp_path / "h.svg"
-    code, shown, err = attack("--compare-handlers", figure)
+    code, shown, err = attack("--compare-handling", figure)
     assert code == 0, err
     assert figure.read_text().lstrip().startswith(("<svg", "<?xml"))
     for name in CONSTRAINT_HANDLING:
         assert f"  {name} " in shown  # not cut short
     assert "selected" in shown
     assert f"The figure: {figure}" in shown
-    code, shown, _ = attack("--compare-handlers", figure, "--json")
+    code, shown, _ = attack("--compare-handling", figure, "--json")
     assert code == 0
     assert {point["handler"] for point in strictly(shown)} == set(CONSTRAINT_HANDLING)
-    code, _, err = attack("--compare-handlers", figure, "--out", tmp_path / "rows")
+    code, _, err = attack("--compare-handling", figure, "--out", tmp_path / "rows")
     assert code == 2
     assert "takes no --out" in err
 
@@ -560,8 +560,8 @@ WRONGLY_ATTACKED = {
     "noise of no explainer": (("--noise", "fresh"), "only smooth-grad"),
     "unknown set": (("--perturbation", "actionble"), "did you mean 'actionable'"),
     "no file of rules": (("--perturbation", "own.toml"), "no file of rules"),
-    "unknown handler": (("--attack", "er", "--handler", "hegde"), "did you mean 'hedge'"),
-    "handler of strong": (("--handler", "hedge"), "takes no --handler"),
+    "unknown handling": (("--attack", "er", "--handling", "hegde"), "did you mean 'hedge'"),
+    "handling of strong": (("--handling", "hedge"), "takes no --handling"),
     "rounds of a walk": (("--attack", "mse", "--rounds", "2"), "takes no --rounds"),
     "radius zero": (("--eps", "0"), "positive and finite"),
     "negative radius": (("--eps", "-1"), "positive and finite"),
@@ -571,7 +571,7 @@ WRONGLY_ATTACKED = {
     "no such module": (("--model", "nowhere_at_all:net"), "No module named"),
     "weights alone": (("--weights", "w.safetensors"), "module:factory"),
     "out is a folder": (("--out", "."), "cannot write"),
-    "handlers and rounds": (("--compare-handlers", "h.svg", "--rounds", "1"), "takes no --rounds"),
+    "handling and rounds": (("--compare-handling", "h.svg", "--rounds", "1"), "takes no --rounds"),
 }
 
 

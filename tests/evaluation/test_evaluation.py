@@ -263,8 +263,8 @@ def test_without_radii_the_curve_has_its_two_ends() -> None:
     assert curve.er == (1.0, found.measures["er_precision"])
 
 
-def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
-    chosen = replace(SETTINGS, attacks=("strong",), epsilons=(), gauge_free=True)
+def test_the_projected_explanation_is_attacked_by_itself() -> None:
+    chosen = replace(SETTINGS, attacks=("strong",), epsilons=(), project_one_hot=True)
     found = evaluate(network(), split(), chosen).measures
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double()
@@ -279,11 +279,11 @@ def test_the_gauge_free_explanation_is_attacked_by_itself() -> None:
     assert "strong_project_one_hot_precision" not in row().measures
 
 
-def test_a_gauge_free_explanation_needs_an_explainer_that_offers_it() -> None:
+def test_a_projected_explanation_needs_an_explainer_that_offers_it() -> None:
     def own(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return gradient(model, x, y)
 
-    chosen = replace(SETTINGS, attacks=("strong",), epsilons=(), gauge_free=True)
+    chosen = replace(SETTINGS, attacks=("strong",), epsilons=(), project_one_hot=True)
     with pytest.raises(ValueError, match="an explainer with the choice `one_hot`"):
         evaluate(network(), split(), chosen, explain=own)
 
@@ -364,7 +364,7 @@ def test_more_examples_than_there_are_are_all_there_are() -> None:
         {"attacks": ()},
         {"attacks": ("er", "er")},
         {"attacks": ("er", "starving")},
-        {"attacks": ("er",), "gauge_free": True},
+        {"attacks": ("er",), "project_one_hot": True},
     ],
 )
 def test_settings_under_which_nothing_is_measured_are_refused(wrong: dict[str, Any]) -> None:
@@ -464,7 +464,7 @@ def test_the_profile_is_of_shares_of_the_largest() -> None:
 # --- what data cannot do ----------------------------------------------------------------------
 
 
-def slow_null_share(slope: Tensor, groups: list[list[int]]) -> list[float]:
+def slow_off_data_share(slope: Tensor, groups: list[list[int]]) -> list[float]:
     """Squared length of the projection on all group directions over that of the slope."""
     basis = torch.zeros(slope.shape[1], len(groups), dtype=torch.float64)
     for place, group in enumerate(groups):
@@ -476,20 +476,20 @@ def slow_null_share(slope: Tensor, groups: list[list[int]]) -> list[float]:
     return shares
 
 
-def test_the_null_share_is_that_of_a_projection() -> None:
+def test_the_off_data_share_is_that_of_a_projection() -> None:
     groups = split().dataset.structure.one_hot
     assert groups == ((0, 1, 2), (3, 4, 5, 6))
     for slope in (numbers(6, 16), numbers(6, 16).abs()):
         found = off_data_share(slope, groups)
-        torch.testing.assert_close(found, torch.tensor(slow_null_share(slope, groups)).double())
+        torch.testing.assert_close(found, torch.tensor(slow_off_data_share(slope, groups)).double())
 
 
-def test_the_null_share_of_a_model_is_that_of_its_margin() -> None:
+def test_the_off_data_share_of_a_model_is_that_of_its_margin() -> None:
     model = copy.deepcopy(network()).double().eval()
     x = split().test.x[:40].double().requires_grad_()
     logits = model(x)
     (slope,) = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), x)
-    slow = slow_null_share(slope, [[0, 1, 2], [3, 4, 5, 6]])
+    slow = slow_off_data_share(slope, [[0, 1, 2], [3, 4, 5, 6]])
     assert row().measures["off_data_share"] == pytest.approx(sum(slow) / 40)
 
 

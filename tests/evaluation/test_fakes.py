@@ -98,7 +98,7 @@ def test_a_false_slope_is_neither_attacked_nor_measured(beside: Callable[..., Te
         lambda: evaluate(Fake(beside), split(), MEASURED),
     ):
         told = refusal(ask)
-        assert "cannot be explained (false slope)" in told
+        assert "cannot be explained (false gradient)" in told
 
 
 def test_fixed_noise_is_told_with_the_numbers() -> None:
@@ -125,7 +125,7 @@ def test_a_network_without_a_slope_is_measured_all_the_same() -> None:
     with torch.no_grad():
         model[-1].weight.zero_()
     row = evaluate(model, split(), MEASURED)
-    assert row.preflight[0].startswith("no slope")
+    assert row.preflight[0].startswith("no gradient")
 
 
 @cache
@@ -138,7 +138,7 @@ def trained() -> tuple[StableClassifier, np.ndarray]:
 def test_an_estimator_refuses_a_false_slope(beside: Callable[..., Tensor]) -> None:
     model, X = copy.deepcopy(trained()[0]), trained()[1]
     model.model_ = Fake(beside, d=4).double()
-    assert "false slope" in refusal(lambda: model.stability(X, effort=LITTLE))
+    assert "false gradient" in refusal(lambda: model.stability(X, effort=LITTLE))
 
 
 def test_an_estimator_tells_of_fixed_noise_and_of_nothing_else() -> None:

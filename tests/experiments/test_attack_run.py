@@ -147,8 +147,8 @@ def test_settings_with_which_nothing_can_be_attacked_are_refused(
         ({"perturbation": "actionble"}, "did you mean 'actionable'"),
         ({"perturbation": "rules.txt"}, ".toml file"),
         ({"perturbation": "nowhere.toml"}, "no file of rules 'nowhere.toml'"),
-        ({"handler": "hedge"}, "'strong' takes no --handler"),
-        ({"attack": "er", "rounds": None, "handler": "hegde"}, "did you mean 'hedge'"),
+        ({"handling": "hedge"}, "'strong' takes no --handling"),
+        ({"attack": "er", "rounds": None, "handling": "hegde"}, "did you mean 'hedge'"),
         ({"attack": "er"}, "'er' takes no --rounds"),
         ({"attack": "mse", "rounds": None, "seconds": 1.0}, "'mse' takes no --seconds"),
     ],
@@ -170,10 +170,10 @@ def test_the_explainer_asked_for_explains(
 ) -> None:
     model, x, y = rows(model, split)
     one_hot = split.dataset.structure.one_hot
-    for gauge_free in (False, True):
-        choices = AttackRunSettings(explainer=name, of=of, gauge_free=gauge_free)
+    for project_one_hot in (False, True):
+        choices = AttackRunSettings(explainer=name, of=of, project_one_hot=project_one_hot)
         found = explainer_of(choices, split)(model, x, y)
-        own = {"one_hot": one_hot} if gauge_free else {}
+        own = {"one_hot": one_hot} if project_one_hot else {}
         assert torch.equal(found, replace(EXPLAINERS[name], of=of, **own)(model, x, y))
 
 
@@ -247,10 +247,10 @@ def test_a_budget_is_that_of_its_attack_with_what_was_asked(
             budget_at(replace(settings, attack=name), 0.25, L2Ball())
 
 
-@pytest.mark.parametrize("handler", ["unconstrained", "hedge", "rejection"])
-def test_handlers_reach_the_attack(model: nn.Module, split: Split, handler: str) -> None:
-    budget = budget_at(least("er", handler=handler), 0.3, L2Ball())
-    assert budget == WalkBudget(steps=30, step=0.04, handling=handler)
+@pytest.mark.parametrize("handling", ["unconstrained", "hedge", "rejection"])
+def test_handlings_reach_the_attack(model: nn.Module, split: Split, handling: str) -> None:
+    budget = budget_at(least("er", handling=handling), 0.3, L2Ball())
+    assert budget == WalkBudget(steps=30, step=0.04, handling=handling)
 
 
 # --- findings ---------------------------------------------------------------------------------

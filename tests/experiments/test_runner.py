@@ -169,8 +169,8 @@ def test_a_misspelt_word_is_refused(changes: dict[str, Any], told: list[str]) ->
         ({"evaluation": {"strong": {"sharpness": ["x"]}}}, "'sharpness' must be a list"),
         ({"evaluation": {"attacks": []}}, "one or more attacks"),
         ({"evaluation": {"attacks": ["er", "er"]}}, "each named once"),
-        ({"evaluation": {"gauge_free": 1}}, "'gauge_free' must be true or false, got 1"),
-        ({"evaluation": {"gauge_free": True, "attacks": ["er"]}}, "by the strong attack"),
+        ({"evaluation": {"project_one_hot": 1}}, "'project_one_hot' must be true or false, got 1"),
+        ({"evaluation": {"project_one_hot": True, "attacks": ["er"]}}, "about the strong attack"),
         ({"datasets": "adult"}, "'datasets' must be a list of which each is a text"),
         ({"datasets": ["adult", "adult"]}, "names each data set once"),
         ({"retrain_epochs": 0}, "retrain_epochs >= 1"),
@@ -216,7 +216,7 @@ def test_what_a_recipe_does_not_say_is_as_it_was() -> None:
     assert (recipe.datasets, recipe.schema) == ((), "scratch")
     assert recipe.explainer.build() == gradient
     assert EvaluationSettings().attacks == ("er", "mse", "strong", "applicant")
-    assert not EvaluationSettings().gauge_free
+    assert not EvaluationSettings().project_one_hot
     chosen = tiny(explainer={"name": "smooth-grad", "samples": 3, "variance": 1})
     assert chosen.explainer.settings == {"samples": 3, "variance": 1}
 

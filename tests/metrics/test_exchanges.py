@@ -368,6 +368,6 @@ def test_levels_lie_between_honest_and_fake() -> None:
     assert doubt(LEAST_AGREEMENT, LEAST_SIZE) == ""
     for agreement, size in ((0.49, 1.0), (0.9, 0.2), (-0.3, 0.0)):
         said = doubt(agreement, size)
-        assert said.startswith("These slopes say nothing about exchanges of categories:")
+        assert said.startswith("These gradients say nothing about exchanges of categories:")
         assert said.count(". ") == 0
         assert said.endswith(".")

@@ -363,25 +363,25 @@ UNREPAIRABLE: dict[str, Broken] = {
         where="x",
         x=torch.inference_mode()(lambda: X.clone())(),
     ),
-    "argmax": Broken(build=ending(lambda z: z.argmax(-1)), kinds=("no slope",)),
+    "argmax": Broken(build=ending(lambda z: z.argmax(-1)), kinds=("no gradient",)),
     "one-hot": Broken(
-        build=ending(lambda z: F.one_hot(z.argmax(-1), 2).double()), kinds=("no slope",)
+        build=ending(lambda z: F.one_hot(z.argmax(-1), 2).double()), kinds=("no gradient",)
     ),
-    "round": Broken(build=ending(torch.round), kinds=("no slope",)),
-    "detach": Broken(build=ending(lambda z: z.detach()), kinds=("no slope",)),
-    "detached input": Broken(build=behind(lambda x: x.detach()), kinds=("no slope",)),
-    "no_grad": Broken(build=ending(torch.no_grad()(torch.tanh)), kinds=("no slope",)),
+    "round": Broken(build=ending(torch.round), kinds=("no gradient",)),
+    "detach": Broken(build=ending(lambda z: z.detach()), kinds=("no gradient",)),
+    "detached input": Broken(build=behind(lambda x: x.detach()), kinds=("no gradient",)),
+    "no_grad": Broken(build=ending(torch.no_grad()(torch.tanh)), kinds=("no gradient",)),
     "numpy": Broken(
-        build=behind(lambda x: torch.from_numpy(x.detach().numpy())), kinds=("no slope",)
+        build=behind(lambda x: torch.from_numpy(x.detach().numpy())), kinds=("no gradient",)
     ),
     "numpy that asks first": Broken(
         build=behind(lambda x: torch.from_numpy(x.numpy())), kinds=("not differentiable",)
     ),
     "detached in part": Broken(
-        build=behind(lambda x: x + torch.sin(x).detach()), kinds=("false slope",)
+        build=behind(lambda x: x + torch.sin(x).detach()), kinds=("false gradient",)
     ),
-    "sawtooth": Broken(build=sawtooth(1e-3), kinds=("false slope",)),
-    "wide sawtooth": Broken(build=sawtooth(0.1), kinds=("false slope",)),
+    "sawtooth": Broken(build=sawtooth(1e-3), kinds=("false gradient",)),
+    "wide sawtooth": Broken(build=sawtooth(0.1), kinds=("false gradient",)),
     "noise in one pass": Broken(
         build=smoothed(lambda net, x, b: net(x + b[:, None]).mean(0)),
         kinds=("fixed noise",),
@@ -413,10 +413,10 @@ UNREPAIRABLE: dict[str, Broken] = {
         kinds=("fixed noise",),
         severity="warning",
     ),
-    "rounded with a borrowed slope": Broken(build=behind(Rounded.apply), kinds=("false slope",)),
+    "rounded with a borrowed slope": Broken(build=behind(Rounded.apply), kinds=("false gradient",)),
     "second derivative denied": Broken(
         build=lambda: Computes(lambda m, x: m.last(SilentCube.apply(m.first(x)))),
-        kinds=("false slope",),
+        kinds=("false gradient",),
     ),
     "distances": Broken(
         build=lambda: Computes(lambda m, x: torch.cdist(m.first(x), m.last.weight)),
@@ -426,7 +426,7 @@ UNREPAIRABLE: dict[str, Broken] = {
     "one row for all": Broken(build=ending(lambda z: z.mean(0)), kinds=("wrong outputs",)),
     "tuple": Broken(build=ending(lambda z: (z, z)), kinds=("wrong outputs",)),
     "dict": Broken(build=ending(lambda z: {"logits": z}), kinds=("wrong outputs",)),
-    "complex": Broken(build=ending(lambda z: z + 1j), kinds=("no slope",)),
+    "complex": Broken(build=ending(lambda z: z + 1j), kinds=("no gradient",)),
     "NaN": Broken(build=ending(lambda z: z * torch.nan), kinds=("not finite",)),
     "masked class": Broken(
         build=ending(lambda z: torch.cat([z, -torch.inf * torch.ones_like(z)], -1)),
@@ -724,7 +724,7 @@ def test_on_a_flat_ground_slopes_are_judged_beside_its_kinks(
     x = torch.zeros(16, 1, 8, 8, dtype=torch.float64)
     x[:, :, 3:5, 3:5] = numbers(16, 1, 2, 2, seed=1).abs()
     found = kinds(validate(drawn(lambda: OnPictures(hidden)), x, k=5))
-    assert ("false slope" in found) == expected
+    assert ("false gradient" in found) == expected
 
 
 def test_before_a_sigmoid_layer_no_slope_is_lost() -> None:
@@ -737,7 +737,7 @@ def test_before_a_sigmoid_layer_no_slope_is_lost() -> None:
     assert layer.left == ()
     assert gradient(layer.model, x, torch.ones(6, dtype=torch.long)).ne(0).all()
     function = repair(nn.Sequential(sure, Ends(torch.sigmoid)), x)
-    assert kinds(function.left) == ("no slope",)
+    assert kinds(function.left) == ("no gradient",)
 
 
 def test_hooks_see_what_they_saw_before() -> None:
@@ -858,7 +858,7 @@ def test_where_nothing_can_be_rounded_nothing_is() -> None:
 def test_no_fidelity_is_claimed_while_an_error_is_left() -> None:
     model = nn.Sequential(tiny_mlp(activation=nn.ReLU), Ends(torch.round))
     repaired = repair(model, X, smooth=5.0)
-    assert kinds(repaired.left) == ("no slope",)
+    assert kinds(repaired.left) == ("no gradient",)
     assert repaired.fidelity is None
 
 

@@ -236,7 +236,7 @@ def test_what_is_missing_is_said_to_be_missing() -> None:
         decision |= {"id": None, "label": None, "subgroup": {}}
     words = words_of(audit)
     assert words.count("not measured") == 9
-    for absent in ("In the data", "target “", "gauge-free", "Held fixed", "To know beforehand"):
+    for absent in ("In the data", "target “", "project_one_", "Held fixed", "To know beforehand"):
         assert absent not in words
     assert "No reason was seen to leave." in words
 

@@ -204,7 +204,7 @@ def test_a_report_shows_what_is_drawn(kind: str) -> None:
     assert "P@8 noise" in page
     assert "71.0" in page
     assert "Changed, last" in page
-    absent_words = ("applicant", "Null share", "Gauge freedom", "scaled units", "a person could")
+    absent_words = ("actionable", "Off-data share", "One-hot", "scaled units", "a person could")
     for absent in (*absent_words, "xchange"):
         assert absent not in page.split("<style>")[0] + page.split("</style>")[1]
     thing = {"network": "no edge by more than 0.0196"}.get(kind, "no pixel by more than 5/255")

@@ -200,7 +200,7 @@ def test_a_table_as_text() -> None:
         "AUC",
         "P@k strong, %",
         "Distinct sets",
-        "Null share, %",
+        "Off-data share, %",
         "Exchanges agree",
         "Flippable, %",
     ]

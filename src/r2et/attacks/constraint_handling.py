@@ -258,7 +258,7 @@ CONSTRAINT_HANDLING: dict[str, ConstraintHandling] = {
     ),
     "hedge": ConstraintHandling(line="multiplicative weights (Eq. 59)", weighting=hedge),
     "qp": ConstraintHandling(
-        line="weights of the shortest blend of slopes (Eq. 60)", weighting=min_norm
+        line="weights of the shortest blend of gradients (Eq. 60)", weighting=min_norm
     ),
     "early-stop": ConstraintHandling(
         line="stops before the first changed prediction", at_change="stop"

@@ -79,7 +79,7 @@ def _random_beats_slopes(members: Mapping[str, Tensor]) -> list[str]:
     if not guided or RANDOM_MEMBER not in members:
         return []
     beaten = members[RANDOM_MEMBER] < torch.stack(guided).amin(0)
-    return _share_of(beaten, "random points do more damage than every descent along a slope")
+    return _share_of(beaten, "random points do more damage than every descent along a gradient")
 
 
 def _slopes_are_flat(members: Mapping[str, Tensor]) -> list[str]:
@@ -90,7 +90,7 @@ def _slopes_are_flat(members: Mapping[str, Tensor]) -> list[str]:
     intact = broken & (members[PAIRS_MEMBER] == 1)
     if intact.sum() < FLAT * broken.sum():
         return []
-    return _share_of(intact, "random points break what no slope of a single pair leads to")
+    return _share_of(intact, "random points break what no gradient of a single pair leads to")
 
 
 def _radius_is_wasted(curve: Curve, k: int) -> list[str]:

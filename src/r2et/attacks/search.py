@@ -159,8 +159,8 @@ def check_slopes(explain: Explainer, model: nn.Module, x: Tensor, y: Tensor) -> 
         if (after - before).abs().max() <= torch.finfo(before.dtype).eps ** 0.5:
             return
     raise ValueError(
-        "this attack follows the slope of an explanation, but the explainer gives scores without "
-        "a graph to x: use one of r2et.explainers, or search without slopes by "
+        "this attack follows the gradient of an explanation, but the explainer gives scores "
+        "without a graph to x: use one of r2et.explainers, or search without gradients by "
         "strong_attack(effort=EnsembleBudget(starts=0, pairs=0))."
     )
 

@@ -347,7 +347,7 @@ def _same(propagator: BoundPropagator, self: Value) -> Value:
 
 
 def _detach(propagator: BoundPropagator, self: Value) -> Value:
-    _check(self.fixed, "what depends on the input has its slope stopped there (detach or .data)")
+    _check(self.fixed, "what depends on the input has its gradient stopped there (detach or .data)")
     return self
 
 

@@ -516,15 +516,15 @@ def _check_same_gradient(given: Recording, again: Recording) -> None:
         if (given.gradient is None) == (again.gradient is None):
             return
         raise ValueError(
-            "the explanation is not the slope of what the model computes: gradients are stopped or "
-            "made on the way back."
+            "the explanation is not the gradient of what the model computes: gradients are stopped "
+            "or made on the way back."
         )
     if _key(given.gradient, ours, table) == _key(again.gradient, theirs, table):
         return
     strange = [node for node, key in zip(given.nodes, ours, strict=True) if key not in known]
     what = _described(strange[0]) if strange else "an operation"
     raise ValueError(
-        "the explanation is not the slope of what the model computes: its way back has "
+        "the explanation is not the gradient of what the model computes: its way back has "
         f"{what}, which the derivative of its forward has not (a hook on gradients, a backward of "
         "its own, numbers computed without gradients or written over)."
     )

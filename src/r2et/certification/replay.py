@@ -96,7 +96,7 @@ def logits_and_gradients(model: nn.Module, x: Tensor, signal: Tensor) -> tuple[T
         gradient = gradient_of((logits * signal).sum(-1), leaf, create_graph=False)
     if not (torch.isfinite(logits).all() and torch.isfinite(gradient).all()):
         raise ValueError(
-            "the model has logits or slopes that are NaN or infinite near the inputs: no bound "
+            "the model has logits or gradients that are NaN or infinite near the inputs: no bound "
             "holds for them."
         )
     return logits.detach(), gradient
@@ -128,7 +128,7 @@ def _replay(recorded: RecordedModel, places: Tensor) -> None:
         rows = rows[near]
     if len(rows):
         raise ValueError(
-            "what was recorded is not what the model computes: logits or slopes differ at x = "
+            "what was recorded is not what the model computes: logits or gradients differ at x = "
             f"{_point(places[int(rows[0])])}, so that nothing can be proved of it."
         )
 
@@ -198,7 +198,7 @@ def _check_precision(recorded: RecordedModel, places: Tensor) -> None:
     again = logits_and_gradients(recorded.exact, places.to(dtype).double(), signal)
     if torch.finfo(dtype).eps > 1e-6:
         return  # half precision rounds too much to tell
-    for what, one, other in zip(("logits", "slopes"), deployed, again, strict=True):
+    for what, one, other in zip(("logits", "gradients"), deployed, again, strict=True):
         scale = other.flatten(1).abs().amax(-1)
         # Between two classes logits vanish, and what is left of them is rounding of larger numbers.
         scale = torch.maximum(scale, scale.median()) + 1e-30

@@ -14,7 +14,7 @@ from r2et.cli.common import (
     Category,
     DataRoot,
     Drop,
-    GaugeFree,
+    ProjectOneHot,
     Target,
     Weights,
     check_place,
@@ -59,7 +59,7 @@ def attack_command(
     of: Annotated[str, typer.Option(help="Explain the probability, logit or margin.")] = (
         "probability"
     ),
-    gauge_free: GaugeFree = False,
+    project_one_hot: ProjectOneHot = False,
     noise: Annotated[
         str,
         typer.Option(
@@ -67,10 +67,10 @@ def attack_command(
             "explanations are shown with other noise, too)."
         ),
     ] = "shared",
-    handler: Annotated[
+    handling: Annotated[
         str | None,
         typer.Option(
-            help="For er and mse, how predictions are kept: a handler that `r2et list` names."
+            help="For er and mse, how predictions are kept: one of the ways that `r2et list` names."
         ),
     ] = None,
     rounds: Annotated[
@@ -94,10 +94,10 @@ def attack_command(
             "reasons before and after."
         ),
     ] = None,
-    compare_handlers_to: Annotated[
+    compare_handling_to: Annotated[
         Path | None,
         typer.Option(
-            "--compare-handlers",
+            "--compare-handling",
             help="Instead: P@k against changed predictions for every way to keep predictions, "
             "drawn into this SVG file.",
         ),
@@ -111,8 +111,8 @@ def attack_command(
     """Attack the explanations of one model and print P@k at several radii.
 
     Beside the curve stands what would expose it: whether more effort would find more, signs that
-    slopes mislead the attack, ties, the null share, the number of distinct top-k sets, and whether
-    slopes say anything about exchanges of categories.
+    gradients mislead the attack, ties, the off-data share, the number of distinct top-k sets, and
+    whether gradients say anything about exchanges of categories.
 
     For example:
 
@@ -122,11 +122,11 @@ def attack_command(
 
         r2et attack loans.csv --target default --model mine:network --weights mine.safetensors
     """
-    if compare_handlers_to is not None:
-        given = {"out": out, "handler": handler, "rounds": rounds, "seconds": seconds}
+    if compare_handling_to is not None:
+        given = {"out": out, "handling": handling, "rounds": rounds, "seconds": seconds}
         for name in (name for name, value in given.items() if value is not None):
-            raise ValueError(f"--compare-handlers takes no --{name}: leave one of them out.")
-    for path in (out, compare_handlers_to):
+            raise ValueError(f"--compare-handling takes no --{name}: leave one of them out.")
+    for path in (out, compare_handling_to):
         check_place(path)
     check_there(data, "file")
     check_there(model, "model file")
@@ -139,8 +139,8 @@ def attack_command(
         example_rows,
         given_model,
     )
-    from r2et.report.charts import file_of, handlers
-    from r2et.report.terminal import print_findings, print_handlers
+    from r2et.report.charts import constraint_handling, file_of
+    from r2et.report.terminal import print_findings, print_handling
 
     settings = AttackRunSettings(
         attack=attack,
@@ -149,10 +149,10 @@ def attack_command(
         examples=examples,
         explainer=explainer,
         of=of,
-        gauge_free=gauge_free,
+        project_one_hot=project_one_hot,
         noise=noise,
         perturbation=perturbation,
-        handler=handler,
+        handling=handling,
         rounds=rounds,
         seconds=seconds,
         seed=seed,
@@ -162,16 +162,16 @@ def attack_command(
     console = Console(soft_wrap=True, highlight=False, markup=False)
     with errors.status("preparing the model" if model else "training an ordinary network"):
         network, split = given_model(dataset, model, weights, seed)
-    if compare_handlers_to is not None:
+    if compare_handling_to is not None:
         with errors.status("comparing the ways to keep predictions"):
             points = compared_handling(network, split, settings)
-        write_text(compare_handlers_to, file_of(partial(handlers, points)))
+        write_text(compare_handling_to, file_of(partial(constraint_handling, points)))
         if as_json:
             records = [dataclasses.asdict(point) for point in points]
             print(json.dumps(records, indent=1, allow_nan=False))
             return
-        print_handlers(points, settings, split, console)
-        console.print(f"\nThe figure: {compare_handlers_to}")
+        print_handling(points, settings, split, console)
+        console.print(f"\nThe figure: {compare_handling_to}")
         return
     with errors.status(f"attacking {min(examples, len(split.test))} explanations"):
         findings = attack_model(network, split, settings)

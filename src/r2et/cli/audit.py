@@ -15,7 +15,7 @@ from rich.text import Text
 from r2et.cli.common import (
     AsJson,
     DataRoot,
-    GaugeFree,
+    ProjectOneHot,
     Weights,
     bar,
     check_there,
@@ -88,7 +88,7 @@ def audit_command(
         str | None,
         typer.Option(help="auto (radii for tables up to 20,000 rows), all, or none."),
     ] = None,
-    gauge_free: GaugeFree = False,
+    project_one_hot: ProjectOneHot = False,
     rows: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
     checked: Annotated[
         float,
@@ -165,7 +165,7 @@ def audit_command(
             attack=attack,
             effort=effort,
             radii=radii,
-            project_one_hot=gauge_free,
+            project_one_hot=project_one_hot,
             rows=rows,
             checked=checked,
             seed=seed,

@@ -89,9 +89,11 @@ Category = Annotated[
 Weights = Annotated[
     Path | None, typer.Option(help="Weights for the network of module:factory, safetensors.")
 ]
-GaugeFree = Annotated[
+ProjectOneHot = Annotated[
     bool,
-    typer.Option("--gauge-free", help="Leave out directions in which one-hot columns cannot vary."),
+    typer.Option(
+        "--project-one-hot", help="Leave out directions in which one-hot columns cannot vary."
+    ),
 ]
 
 

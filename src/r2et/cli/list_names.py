@@ -47,7 +47,7 @@ def known_names() -> dict[str, dict[str, str]]:
         "recipes": {name: load_recipe(name, "adult").line for name in recipe_names()},
         "methods": {name: f"{entry.label}: {entry.line}" for name, entry in METHODS.items()},
         "attacks": {name: entry.line for name, entry in ATTACKS.items()},
-        "handlers": {name: entry.line for name, entry in CONSTRAINT_HANDLING.items()},
+        "constraint handling": {name: entry.line for name, entry in CONSTRAINT_HANDLING.items()},
         "explainers": {name: _first_line(entry) for name, entry in EXPLAINERS.items()},
         "measures": {name: entry.line for name, entry in METRICS.items()},
     }

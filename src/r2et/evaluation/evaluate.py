@@ -91,7 +91,7 @@ def evaluate(
         curve = strong_curve(model, x, y, settings, task=task, others=others, seed=seed)
         attacks["strong"] = curve.x[-1]
     if APPLICANT in settings.attacks:
-        person = applicant(split, rules, settings.decision_radius)
+        person = actionable_of(split, rules, settings.decision_radius)
         changed = attacked_by(
             "strong", model, x, y, settings, task=replace(task, perturbation=person), seed=seed
         )
@@ -121,8 +121,8 @@ def evaluate(
             values |= at_the_end(name, walk, model, x, y, settings.k, task)
     if settings.noise:
         values["noise_precision"] = noise_precision(model, x, y, settings, task, seed)
-    if settings.gauge_free:
-        aimed = replace(task, explain=_gauge_free(explain, split))
+    if settings.project_one_hot:
+        aimed = replace(task, explain=_projected(explain, split))
         found_there = attacked_by("strong", model, x, y, settings, task=aimed, seed=seed)
         values["strong_project_one_hot_precision"] = found_there.precision
     near = task.perturbation.at(settings.small_radius)
@@ -318,12 +318,12 @@ def noise_precision(
     return torch.stack(reached).mean(0)
 
 
-def _gauge_free(explain: Explainer, split: Split) -> Explainer:
+def _projected(explain: Explainer, split: Split) -> Explainer:
     """The same explainer without directions in which the one-hot columns cannot vary."""
     if not isinstance(explain, InputExplainer):
         raise ValueError(
-            "a gauge-free explanation takes an explainer with the choice `one_hot`: give one of "
-            "EXPLAINERS, or leave out gauge_free."
+            "project_one_hot takes an explainer with the choice `one_hot`: give one of EXPLAINERS, "
+            "or leave it out."
         )
     return replace(explain, one_hot=split.dataset.structure.one_hot)
 
@@ -402,7 +402,7 @@ def strong_curve(
     )
 
 
-def applicant(
+def actionable_of(
     split: Split, rules: Mapping[str, Rule] | None = None, radius: float = UNSAID
 ) -> ActionableSet:
     """What a person could change, by the rules given or those that come with the data set."""
@@ -517,7 +517,7 @@ def decision_records(
 
 
 def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
-    """Each attribute of an applicant in words before and after, and by how much it was moved."""
+    """Each attribute of a person in words before and after, and by how much it was moved."""
     dataset = split.dataset
     before, after = (dataset.describe(split.scale.undo(each.cpu())) for each in (x, attacked))
     moved = dict.fromkeys(dataset.group_names, 0.0)

@@ -40,13 +40,13 @@ class EvaluationSettings:
     `examples` of the test part are attacked, the first ones after the split's shuffle; `decisions`
     of them are told in full, changed as a person could for `decision_radius`. `small_radius` is
     where flippable predictions are counted; `epsilons` are the radii of the curve, besides that of
-    `er`. `gauge_free` has the strong attack also aimed at the explanation without the directions
-    in which one-hot columns cannot vary.
+    `er`. `project_one_hot` has the strong attack also aimed at the explanation without the
+    directions in which one-hot columns cannot vary.
     """
 
     k: int = 8
     attacks: tuple[str, ...] = (*EVALUATED, APPLICANT)
-    gauge_free: bool = False
+    project_one_hot: bool = False
     examples: int = 300
     decisions: int = 6
     decision_radius: float = 1.0
@@ -101,5 +101,5 @@ class EvaluationSettings:
             raise ValueError(
                 f"an evaluation needs one or more attacks, each named once, got {self.attacks}."
             )
-        if self.gauge_free and "strong" not in self.attacks:
-            raise ValueError("an evaluation is gauge_free by the strong attack: name it, too.")
+        if self.project_one_hot and "strong" not in self.attacks:
+            raise ValueError("project_one_hot is about the strong attack: name it, too.")

@@ -69,7 +69,7 @@ ATTACK_NAMES = {
     "er": "ERAttack",
     "mse": "MSE attack",
     "strong": "strong attack",
-    "applicant": "applicant",
+    "applicant": "actionable moves",
 }
 UNDER_ATTACK = {
     "precision": "precision@k",
@@ -143,7 +143,7 @@ _BY_HAND = (
     ),
     Measure(
         key="applicant_precision",
-        heading="P@k applicant",
+        heading="P@k actionable",
         group=ATTACKED,
         line="Share of the top k reasons that survive changes a person could make: valid "
         "categories, whole numbers, nothing that is fixed.",
@@ -243,9 +243,9 @@ _BY_HAND = (
     ),
     Measure(
         key="off_data_share",
-        heading="Null share, %",
+        heading="Off-data share, %",
         group=CONTROLS,
-        line="Share of the squared slope in directions in which real data cannot vary: "
+        line="Share of the squared gradient in directions in which real data cannot vary: "
         "stability bought there is worth nothing.",
         style="share",
         better="lower",
@@ -254,7 +254,7 @@ _BY_HAND = (
         key="exchange_agreement",
         heading="Exchanges agree",
         group=CONTROLS,
-        line="How far the slopes order the exchanges of categories that a person could make as "
+        line="How far the gradients order the exchanges of categories that a person could make as "
         "the score does: 1 is the same order, 0 none, and then the reasons say nothing about "
         "them.",
         style="number",
@@ -265,8 +265,8 @@ _BY_HAND = (
         key="exchange_size",
         heading="Exchange size",
         group=CONTROLS,
-        line="What the slopes say that exchanges of categories do against what these do, the "
-        "smaller over the larger: 1 is equal, and near 0 the slopes are of something else.",
+        line="What the gradients say that exchanges of categories do against what these do, the "
+        "smaller over the larger: 1 is equal, and near 0 the gradients are of something else.",
         style="number",
         better="higher",
         metric="exchange size",

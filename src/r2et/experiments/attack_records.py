@@ -34,10 +34,10 @@ class AttackRunSettings:
     examples: int = 300
     explainer: str = "grad"
     of: str = "probability"
-    gauge_free: bool = False
+    project_one_hot: bool = False
     noise: str = "shared"
     perturbation: str = "l2"
-    handler: str | None = None
+    handling: str | None = None
     rounds: int | None = None
     seconds: float | None = None
     seed: int = 0
@@ -174,7 +174,7 @@ class AttackRun:
             "preflight": [in_words(each) for each in self.preflight],
             "clean AUC": self.clean_auc,
             "examples' AUC": both and {"before": both[0], "after": both[1]},
-            "null share": self.off_data_share,
+            "off-data share": self.off_data_share,
             "exchange agreement": exchanges and exchanges.order,
             "exchange size": exchanges and exchanges.size,
             "without exchanges": exchanges and exchanges.without,

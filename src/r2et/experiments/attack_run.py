@@ -23,7 +23,7 @@ from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
 from r2et.evaluation.evaluate import (
-    applicant,
+    actionable_of,
     changes,
     reasons,
     task_of,
@@ -52,7 +52,7 @@ from r2et.theory.complexity import estimated_constants, iteration_bound
 
 WIDE = EnsembleBudget(rounds=2, starts=2, steps=30, points=8, moves=8, pairs=0, even=2, itself=True)
 """The effort on explanations of many features, where random goals spread too thin."""
-STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that handlers are compared at
+STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that constraint handling is compared at
 BESIDE = 0.1  # how far from a picture its network is looked at
 DRAWS = 5  # explanations with fresh noise over which P@k is averaged
 
@@ -97,7 +97,7 @@ def explainer_of(settings: AttackRunSettings, split: Split, seed: int = 0) -> Ex
     choices: dict[str, Any] = {"of": settings.of}
     if split.dataset.structure.explained:
         choices["groups"] = split.dataset.structure.explained
-    if settings.gauge_free:
+    if settings.project_one_hot:
         choices["one_hot"] = split.dataset.structure.one_hot
     explain = EXPLAINERS[settings.explainer]
     if isinstance(explain, SmoothGrad):
@@ -111,7 +111,7 @@ def perturbation_of(settings: AttackRunSettings, split: Split) -> PerturbationSe
     if asked in PERTURBATIONS:
         return task_of(split, EvaluationSettings(norm=asked), gradient).perturbation
     if asked == ACTIONABLE:
-        return applicant(split)
+        return actionable_of(split)
     if not asked.endswith(".toml"):
         raise ValueError(
             f"unknown perturbation set {asked!r}: {nearest(asked, (*PERTURBATIONS, ACTIONABLE))}"
@@ -125,7 +125,7 @@ def budget_at(settings: AttackRunSettings, radius: float, perturbation: Perturba
     method, box = ATTACKS[settings.attack], isinstance(perturbation, Box)
     budget = method.budget
     for flag, value, offered in (
-        ("--handler", settings.handler, isinstance(budget, WalkBudget)),
+        ("--handling", settings.handling, isinstance(budget, WalkBudget)),
         ("--seconds", settings.seconds, method.timed),
         ("--rounds", settings.rounds, isinstance(budget, EnsembleBudget)),
     ):
@@ -134,7 +134,7 @@ def budget_at(settings: AttackRunSettings, radius: float, perturbation: Perturba
     if isinstance(budget, WalkBudget):
         # A box is crossed in about twenty steps, whatever its size.
         budget = replace(budget, step=radius / 20, steps=100) if box else budget
-        return replace(budget, handling=settings.handler or budget.handling)
+        return replace(budget, handling=settings.handling or budget.handling)
     if isinstance(budget, EnsembleBudget):
         budget = WIDE if box else budget
         return replace(budget, rounds=settings.rounds or budget.rounds)

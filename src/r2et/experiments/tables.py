@@ -73,7 +73,7 @@ def check_rows(rows: Sequence[Result]) -> None:
 
 
 def columns_of(rows: Iterable[Result]) -> tuple[Measure, ...]:
-    """The columns for which some row has a number: no applicant for pictures, for tables no noise.
+    """The columns for which some row has a number: actionable moves of tables only.
 
     Where there are categories, that is exchanges always: rows that have no number show that.
     """

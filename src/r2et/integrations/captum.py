@@ -78,7 +78,7 @@ class _Refused(torch.autograd.Function):
     def backward(ctx: Any, *flows: Tensor) -> None:
         raise RuntimeError(
             f"Captum's {ctx.name} cannot be differentiated: give captum_explainer a guide, such as "
-            "r2et.explainers.gradient, whose slope is followed instead, or search without slopes "
+            "r2et.explainers.gradient, which is followed instead, or search without gradients "
             "by EnsembleBudget(starts=0, pairs=0)."
         )
 

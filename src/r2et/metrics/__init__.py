@@ -231,12 +231,12 @@ METRICS: dict[str, Metric] = {
         measure=lambda case: case.exchanges.order,
         needs="exchanges",
         better="higher",
-        line="How well slopes order the exchanges of categories that a person could make.",
+        line="How well gradients order the exchanges of categories that a person could make.",
     ),
     "exchange size": Metric(
         measure=lambda case: case.exchanges.size,
         needs="exchanges",
         better="higher",
-        line="What slopes say exchanges of categories do and what they do, smaller over larger.",
+        line="What gradients say exchanges of categories do and what they do, smaller over larger.",
     ),
 }

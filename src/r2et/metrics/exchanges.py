@@ -150,13 +150,13 @@ def doubt(agreement: float, size: float) -> str:
     """
     if agreement < LEAST_AGREEMENT:
         return (
-            f"These slopes say nothing about exchanges of categories: they order them as the score "
-            f"does by {agreement:.2f} only, where 1 is the same order, 0 none, and "
+            "These gradients say nothing about exchanges of categories: they order them as the "
+            f"score does by {agreement:.2f} only, where 1 is the same order, 0 none, and "
             f"{LEAST_AGREEMENT:g} the least that is believed."
         )
     if size < LEAST_SIZE:
         return (
-            "These slopes say nothing about exchanges of categories: what they say an exchange "
+            "These gradients say nothing about exchanges of categories: what they say an exchange "
             f"does and what it does differ in size by a factor of {1 / max(size, 1e-3):.0f} or so, "
             f"where {1 / LEAST_SIZE:.0f} is the most that is believed."
         )

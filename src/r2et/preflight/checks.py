@@ -199,7 +199,7 @@ def _shape(case: Case) -> Finding | None:
     if not isinstance(outputs, Tensor):
         return finding("wrong outputs", f"The model returns a {type(outputs).__name__}.")
     if not outputs.is_floating_point():
-        return finding("no slope", f"The outputs are {outputs.dtype}, not real numbers.")
+        return finding("no gradient", f"The outputs are {outputs.dtype}, not real numbers.")
     got = f"for {len(x)} examples the outputs have shape {tuple(outputs.shape)}."
     if outputs.numel() == len(x) and outputs.shape in ((len(x), 1), (len(x),), ()):
         if _are_probabilities(case):
@@ -347,29 +347,29 @@ def _sloping(case: Case) -> Finding | None:
     try:
         slope = _slopes(case.model, case.probe())
     except Exception as error:
-        return _underivable(error, "The slope by x")
+        return _underivable(error, "The gradient by x")
     if not slope.any():
-        return finding("no slope", "The slope by x is missing, or zero for every example.")
+        return finding("no gradient", "The gradient by x is missing, or zero for every example.")
     if not torch.isfinite(slope).all():
-        return finding("not finite", "The outputs are finite, but not their slopes.")
+        return finding("not finite", "The outputs are finite, but not their gradients.")
     return None
 
 
 def _sloping_twice(case: Case) -> Finding | None:
     error = _error_of(_curvature, case)
-    return _underivable(error, "The slope of a slope") if error else None
+    return _underivable(error, "The gradient of a gradient") if error else None
 
 
 def _truthful(case: Case) -> Finding | None:
     x = case.probe().double()
-    for what, field in [("slope", _mixture), ("slope of the slope", _mixed_slope)]:
+    for what, field in [("gradient", _mixture), ("gradient of the gradient", _mixed_slope)]:
         try:
             false = _false_share(partial(field, case.model.double()), x)
         except Exception:  # what has no float64 form cannot be compared
             return None
         if false > 0.5:  # kinks lie in the way of some examples, not of most
             problem = f"The {what} that torch computes is not that of the outputs."
-            return finding("false slope", problem)
+            return finding("false gradient", problem)
     return None
 
 
@@ -403,8 +403,10 @@ def _adding_up(case: Case) -> Finding | None:
     allowed = said.abs().mean(0) / 4 + 4 * said.std(0) / points**0.5
     if not ((said.mean(0) - seen).abs() > allowed).double().mean() > 0.5:
         return None
-    problem = "The slopes that torch computes do not add up to how the outputs change: they jump."
-    return finding("false slope", problem)
+    return finding(
+        "false gradient",
+        "The gradients that torch computes do not add up to how the outputs change: they jump.",
+    )
 
 
 def _false_share(field: Callable[[Tensor], Tensor], x: Tensor) -> float:
@@ -454,7 +456,7 @@ def _curved(case: Case) -> Finding | None:
     if not any(map(bends, (x, -x, 10 * x))):
         return None  # linear throughout: there is nothing to be blind to
     where = _where(case.given, lambda part: isinstance(part, nn.ReLU | nn.LeakyReLU))
-    problem = "The logits are piecewise linear in x: their slope changes at kinks only."
+    problem = "The logits are piecewise linear in x: their gradient changes at kinks only."
     return finding("no curvature", problem, where or "outputs")
 
 

@@ -124,7 +124,7 @@ KINDS: dict[str, Kind] = {
         cure="Make it work on this x, on one row of it, and on a deep copy of the model.",
     ),
     "unfit inputs": Kind(
-        effect="A score has no slope by such inputs.",
+        effect="A score has no gradient by such inputs.",
         cure="Give one row of real numbers for each example; of tokens, explain the embeddings.",
     ),
     "inference input": Kind(
@@ -201,7 +201,7 @@ KINDS: dict[str, Kind] = {
     ),
     "training mode": Kind(
         effect="Batch statistics mix the examples of a batch and dropout draws at random, so that "
-        "a slope explains nobody; explainers of this package switch to prediction mode.",
+        "a gradient explains nobody; explainers of this package switch to prediction mode.",
         cure="Call model.eval().",
         severity="warning",
         repair=lambda model, x: model.eval(),
@@ -217,10 +217,10 @@ KINDS: dict[str, Kind] = {
         severity="warning",
     ),
     "mixed examples": Kind(
-        effect="A slope explains the batch, and changes with the company an example is in.",
+        effect="A gradient explains the batch, and changes with the company an example is in.",
         cure="Normalise by fixed statistics (track_running_stats=True), and fix no batch size.",
     ),
-    "no slope": Kind(
+    "no gradient": Kind(
         effect="Every score of every explanation would be zero.",
         cure="Return what came before the argmax, round, detach, no_grad or numpy that cut it off, "
         "or scale x if units saturate.",
@@ -233,10 +233,10 @@ KINDS: dict[str, Kind] = {
         effect="Explanations cannot be computed, or cannot be trained and attacked.",
         cure="Replace that operation by one that torch differentiates twice.",
     ),
-    "false slope": Kind(
+    "false gradient": Kind(
         effect="Explanations, or attacks and training on them, miss a part of what the model does.",
         cure="Find the part that is hidden: by detach, by no_grad, by rounding with a borrowed "
-        "slope, by a backward of one's own, by jumps.",
+        "gradient, by a backward of one's own, by jumps.",
     ),
     "no curvature": Kind(
         effect="The derivative of a logit's explanation is exactly zero: attacks by gradients on "

@@ -90,7 +90,7 @@ def cleared(model: nn.Module, x: Tensor) -> tuple[nn.Module, tuple[Finding, ...]
     """
     found = tuple(each for each in validate(model, x) if each.kind not in TOLD_ELSEWHERE)
     for each in found:
-        if each.severity == "error" and not each.repairable and each.kind != "no slope":
+        if each.severity == "error" and not each.repairable and each.kind != "no gradient":
             raise ValueError(
                 f"the model cannot be explained ({each.kind}): {each.problem} {each.cure}"
             )

@@ -376,7 +376,7 @@ def measures(audit: Audit) -> list[dict[str, Any]]:
          "set is arbitrary.", of("ties", lambda count: f"{count:,}")),
         ("Flippable", "Share of decisions whose outcome itself turns over under a small change: "
          "there the reasons are the lesser worry.", of("flippable", percent)),
-        ("Off-data share", "Share of the model's slope in directions in which real data cannot "
+        ("Off-data share", "Share of the model's gradient in directions in which real data cannot "
          "vary. Steadiness that comes from there is worth nothing.",
          of("off_data_share", percent)),
         *_exchanges(models, of),
@@ -407,10 +407,10 @@ def _exchanges(
     if all(each is None for each in known):
         return []
     return [
-        ("Exchange agreement", "How far the slopes order the exchanges of categories that a person "
-         "could make as the score does: 1 is the same order. Near 0 the reasons say nothing about "
-         "them, however steady.", of("exchange_agreement")),
-        ("Exchange size", "What the slopes say that exchanges do against what these do, the "
+        ("Exchange agreement", "How far the gradients order the exchanges of categories that a "
+         "person could make as the score does: 1 is the same order. Near 0 the reasons say nothing "
+         "about them, however steady.", of("exchange_agreement")),
+        ("Exchange size", "What the gradients say that exchanges do against what these do, the "
          "smaller over the larger: 1 is equal.", of("exchange_size")),
     ]  # fmt: skip
 

@@ -491,13 +491,13 @@ def plane(rows: Sequence[Result], colours: Colours) -> Drawing:
     )
 
 
-def handlers(
+def constraint_handling(
     points: Sequence[HandlingPoint], colours: Colours, *, tolerable: float = TOLERABLE
 ) -> Drawing:
     """P@k against changed predictions, a panel for each goal: figure 6 of the paper.
 
-    Colour and shape tell the handler, of which every step size has a dot; handlers at one place
-    stand side by side. The line is the Pareto front, the star the setting selected, the strip the
+    Colour and shape tell the handling, of which every step size has a dot; those at one place stand
+    side by side. The line is the Pareto front, the star the setting selected, the strip the
     sensitivity that it may have.
     """
     goals = list(dict.fromkeys(point.goal for point in points))
@@ -512,7 +512,7 @@ def handlers(
     for axes, goal in zip(panels, goals, strict=False):
         own = [point for point in points if point.goal == goal]
         axes.axvspan(-100, 100 * tolerable, color=colours["rule"], alpha=0.35, linewidth=0)
-        said.append(_handlers(axes, goal, own, marks, colours))
+        said.append(_handling(axes, goal, own, marks, colours))
     if points:
         panels[-1].set_xlabel("inputs with a changed prediction, %")
         _name_marks(panels[0], marks, tolerable, colours)
@@ -531,7 +531,7 @@ def _star(colours: Colours) -> dict[str, Any]:
 
 
 def _marks(points: Sequence[HandlingPoint]) -> dict[str, tuple[str, str]]:
-    """Colour and shape of each handler shown; one without its own takes one that is free."""
+    """Colour and shape of each handling shown; one without its own takes one that is free."""
     names = list(dict.fromkeys(point.handler for point in points))
     free = [mark for name, mark in MARKS.items() if name not in names] or [("muted", "o")]
     others = [name for name in names if name not in MARKS]
@@ -539,7 +539,7 @@ def _marks(points: Sequence[HandlingPoint]) -> dict[str, tuple[str, str]]:
     return {name: (MARKS | lent)[name] for name in names}
 
 
-def _handlers(
+def _handling(
     axes: Axes,
     goal: str,
     points: Sequence[HandlingPoint],
@@ -583,7 +583,7 @@ def _handlers(
 def _side_by_side(
     points: Sequence[HandlingPoint], wide: float, high: float
 ) -> dict[tuple[float, float], list[str]]:
-    """The handlers at each place in percent, dots nearer than a cell of that size as one place."""
+    """The handlings at each place in percent, dots nearer than a cell of that size as one place."""
     cells: dict[tuple[int, int], list[HandlingPoint]] = {}
     for point in points:
         cell = round(100 * point.sensitivity / wide), round(100 * point.precision / high)

@@ -82,7 +82,7 @@ def print_findings(findings: AttackRun, name: str, console: Console) -> None:
     """Print what an attack found as a table and sentences."""
     settings, lines = findings.settings, findings.table()
     k = settings.k
-    kept = "" if settings.handler is None else f" with {settings.handler}"
+    kept = "" if settings.handling is None else f" with {settings.handling}"
     console.print(
         f"{name}: {settings.attack} attack{kept} on the top {k} features of "
         f"{_explained(settings)}, {count(findings.examples, 'test example')}",
@@ -121,10 +121,10 @@ def count(number: int, what: str) -> str:
 
 
 def _explained(settings: AttackRunSettings) -> str:
-    """The explainer in words: "grad (of the probability, gauge-free)"."""
+    """The explainer in words: "grad (of the probability, one-hot projected)"."""
     choices = [f"of the {settings.of}"]
-    if settings.gauge_free:
-        choices.append("gauge-free")
+    if settings.project_one_hot:
+        choices.append("one-hot projected")
     if settings.explainer == "smooth-grad":
         choices.append(f"{settings.noise} noise")
     return f"{settings.explainer} ({', '.join(choices)})"
@@ -167,28 +167,28 @@ def _findings_in_words(findings: AttackRun) -> Iterator[str]:
         f"the next score are equal for {100 * findings.ties:.1f} %."
     )
     yield (
-        f"Null share {100 * findings.off_data_share:.1f} %: the part of the slopes along which "
-        "one-hot columns cannot vary."
+        f"Off-data share {100 * findings.off_data_share:.1f} %: the part of the gradients along "
+        "which one-hot columns cannot vary."
     )
     if (exchanges := findings.exchanges) is not None:
         left_out = f"; {count(exchanges.without, 'example')} with too few of them left out"
         yield (
-            f"Exchange agreement {exchanges.order:.2f}: how far the slopes order the exchanges of "
-            "categories that a person could make as the score does; 1 is the same order, 0 none"
+            f"Exchange agreement {exchanges.order:.2f}: how far the gradients order the exchanges "
+            "of categories that a person could make as the score does; 1 is the same order, 0 none"
             f"{left_out * bool(exchanges.without)}."
         )
         yield (
-            f"Exchange size {exchanges.size:.2f}: what the slopes say that exchanges do against "
+            f"Exchange size {exchanges.size:.2f}: what the gradients say that exchanges do against "
             "what these do, the smaller over the larger."
         )
         if said := doubt(exchanges.order, exchanges.size):
             yield said
 
 
-def print_handlers(
+def print_handling(
     points: Sequence[HandlingPoint], settings: AttackRunSettings, split: Split, console: Console
 ) -> None:
-    """Print P@k and changed predictions of every handler and step size."""
+    """Print P@k and changed predictions of every constraint handling and step size."""
     k, attacked = settings.k, min(settings.examples, len(split.test))
     console.print(
         f"{split.dataset.name}: ways to keep predictions while the top {k} features of "
@@ -197,15 +197,15 @@ def print_handlers(
         style="bold",
     )
     table = Table(box=SIMPLE_HEAD)
-    for heading in ("goal", "handler", "step", f"P@{k}, %", "changed, %", f"P@{k} kept, %", ""):
-        words = heading in ("goal", "handler", "")
+    for heading in ("goal", "handling", "step", f"P@{k}, %", "changed, %", f"P@{k} kept, %", ""):
+        words = heading in ("goal", "handling", "")
         table.add_column(heading, justify="left" if words else "right", no_wrap=True)
-    for goal, handler in dict.fromkeys((point.goal, point.handler) for point in points):
-        own = [point for point in points if (point.goal, point.handler) == (goal, handler)]
+    for goal, handling in dict.fromkeys((point.goal, point.handler) for point in points):
+        own = [point for point in points if (point.goal, point.handler) == (goal, handling)]
         for number, point in enumerate(own):
             table.add_row(
                 goal if number == 0 else "",
-                handler if number == 0 else "",
+                handling if number == 0 else "",
                 f"{point.step:g}",
                 f"{100 * point.precision:.1f}",
                 f"{100 * point.sensitivity:.1f}",
@@ -248,8 +248,8 @@ def print_audit(found: Audit, console: Console) -> None:
     console.print(table)
     if exchanged:
         console.print(
-            "Exchanges agree: how far the slopes order the exchanges of categories that a person "
-            "could make as the score does; 1 is the same order, 0 none."
+            "Exchanges agree: how far the gradients order the exchanges of categories that a "
+            "person could make as the score does; 1 is the same order, 0 none."
         )
     for each in found.models:
         for note in each.notes:

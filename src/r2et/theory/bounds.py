@@ -142,8 +142,8 @@ def _slopes_in_ball(
     upper = (
         "upper: a bound as far as the given Lipschitz constants hold over the ball"
         if samples is None
-        else f"upper: the maximum slope over the ball is estimated from below by x and {samples} "
-        "sampled points, so the true bound may lie higher"
+        else f"upper: the maximum gradient over the ball is estimated from below by x and "
+        f"{samples} sampled points, so the true bound may lie higher"
     )
     return values, slopes, steepest, f"{lower}; {upper}."
 
