@@ -151,14 +151,12 @@ def profile(rows: Sequence[Result], dataset: str, recipe: str = "paper") -> list
 def maps_grid(rows: Sequence[Result], dataset: str, title: str) -> Grid:
     """P@k of the one example whose saliency maps a figure shows, a line for each method."""
     shown = [row for row in rows_of(rows, "paper", dataset) if row.seed == 0 and row.decisions]
-    lines = tuple((str(row.label), f"{100 * row.decisions[0]['precision']:.1f}") for row in shown)
+    lines = tuple((str(row.label), f"{100 * row.decisions[0].precision:.1f}") for row in shown)
     return Grid(
         title=title,
         headings=("method", "P@k of the example shown, ours"),
         lines=lines,
-        values=[
-            {"method": row.method, "precision": row.decisions[0]["precision"]} for row in shown
-        ],
+        values=[{"method": row.method, "precision": row.decisions[0].precision} for row in shown],
     )
 
 

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from r2et.evaluation.decisions import DrawnDecision
 from r2et.evaluation.results import ER, STRONG, Result, Scatter
 from r2et.experiments.tables import LINEAR, is_variant, passed_rows, summarise
 from r2et.report.charts import LIGHT, Drawing, constraint_handling, file_of, heading, spread
@@ -340,17 +341,18 @@ def saliency_figures(rows: Sequence[Result], datasets: Sequence[str]) -> dict[st
     for dataset in datasets:
         own = passed_rows(rows_of(rows, "paper", dataset))
         seed = min((row.seed for row in own), default=None)
-        told = {row.label: row.decisions[0] for row in own if row.seed == seed and _is_drawn(row)}
+        told = {
+            row.label: each
+            for row in own
+            for each in row.decisions[:1]
+            if row.seed == seed and isinstance(each, DrawnDecision) and each.kind != "concept"
+        }
         if told:
             first = next(iter(told.values()))
-            alike = {label: each for label, each in told.items() if each["row"] == first["row"]}
+            alike = {label: each for label, each in told.items() if each.row == first.row}
             title = f"Saliency maps of one example of {NAMES.get(dataset, dataset)}"
             found[dataset] = saliency_figure(alike, name=f"saliency-{dataset}", title=title)
     return found
-
-
-def _is_drawn(row: Result) -> bool:
-    return bool(row.decisions) and row.decisions[0].get("kind") in ("picture", "network")
 
 
 SALIENCY = ("figure-3", "figure-5")

@@ -127,7 +127,19 @@ def row_of(
                 "pearson": {"thickness": 0.7, "hessian_norm": 0.1},
             },
         },
-        "decisions": [{"row": 1, "predicted": "yes"}],
+        "decisions": [
+            {
+                "row": 1,
+                "predicted": "yes",
+                "actual": "no",
+                "probability": [0.9, 0.8],
+                "cost": 0.5,
+                "precision": 1.0,
+                "values": [{"name": "age", "before": "39", "after": "41", "moved": 0.03}],
+                "before": [{"name": "age", "share": 0.4}],
+                "after": [{"name": "age", "share": 0.3}],
+            }
+        ],
         "change_buys": ["age: up by 5 years"],
         "alarms": [],
         "examples": examples,

@@ -87,8 +87,8 @@ def test_the_reasons_of_pictures_are_audited() -> None:
         assert float((at - own).abs().max()) <= tolerance
         assert 0 <= float(at.min()) <= float(at.max()) <= 1
         drawing = told.drawing
-        assert drawing["precision"] <= 1 - len(told.left) / 4
-        assert drawing["cost"] <= tolerance
+        assert drawing.precision <= 1 - len(told.left) / 4
+        assert drawing.cost <= tolerance
     page = audit_html(found)
     assert page.count('<figure class="drawing"') == found.counts["broken"]
     assert "Every input may change by 0.2" in page
@@ -143,7 +143,7 @@ def test_matrices_are_told_by_their_nodes_and_only_some_pieces_change() -> None:
             at = torch.tensor(told.counter_example.input)
             own = next(items.chunks(9)).x[told.row]
             assert torch.equal(at[first].double(), own[first])
-            assert len(told.drawing["pieces"]) == 2
+            assert len(told.drawing.pieces) == 2
     page = audit_html(found)
     assert "<A>" not in page
     assert "Cells are edges" in page

@@ -19,7 +19,7 @@ from r2et.attacks.search import AttackResult
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data import Dataset, ItemStructure
-from r2et.evaluation.rendering import bytes_of, drawn_decisions, numbers_of
+from r2et.evaluation.decisions import bytes_of, decision_records, numbers_of
 from r2et.explainers import Activations, Gradient, gradient, predicted
 from r2et.metrics.statistics import auc
 from r2et.models import build
@@ -276,35 +276,35 @@ def test_decisions_are_drawn_as_they_were_taken(pairs: bool) -> None:
         perturbation=Box(),
     )
     found = attack(model, x, y)
-    drawn = drawn_decisions(model, split, y, found, cube, 3, 3)
+    drawn = decision_records(model, split, y, found, cube, count=3, k=3)
     assert len(drawn) == min(3, len(x))
     for number, told in enumerate(drawn):
-        assert told["kind"] == "picture"
-        assert told["shape"] == [2, 3, 4]
-        assert told["predicted"] == split.classes[int(y[number])]
-        assert told["actual"] == split.classes[int(split.test.y[number])]
-        items = [told["row"]] if not pairs else told["row"]
-        assert len(told["pieces"]) == len(items)
-        for item, piece in zip(items, told["pieces"], strict=True):
+        assert told.kind == "picture"
+        assert told.shape == (2, 3, 4)
+        assert told.predicted == split.classes[int(y[number])]
+        assert told.actual == split.classes[int(split.test.y[number])]
+        items = [told.row] if not pairs else told.row
+        assert len(told.pieces) == len(items)
+        for item, piece in zip(items, told.pieces, strict=True):
             was = data.x[item].flatten()
-            assert torch.allclose(numbers_of(piece["before"]), was, atol=0.51 / 255)
+            assert torch.allclose(numbers_of(piece.before), was, atol=0.51 / 255)
         shift = split.scale.shift.flatten()
         moved = (found.x[number].flatten() + shift).clamp(0, 1)
-        after = torch.cat([numbers_of(piece["after"]) for piece in told["pieces"]])
+        after = torch.cat([numbers_of(piece.after) for piece in told.pieces])
         assert torch.allclose(after, moved, atol=0.51 / 255)
         largest = max(found.before[number].max(), found.after[number].max())
         for when, saliency in (("before", found.before), ("after", found.after)):
-            shown = numbers_of(told["saliency"][when])
+            shown = numbers_of(told.saliency.at(when))
             assert torch.allclose(shown, saliency[number] / largest, atol=0.51 / 255)
             ranking = saliency[number].argsort(descending=True, stable=True)
-            assert told["top"][when] == ranking[:3].tolist()
-        kept = len({*told["top"]["before"]} & {*told["top"]["after"]})
-        assert told["precision"] == pytest.approx(kept / 3)
-        assert told["cost"] == pytest.approx(float((found.x[number] - x[number]).abs().max()))
+            assert told.top.at(when) == tuple(ranking[:3].tolist())
+        kept = len({*told.top.before} & {*told.top.after})
+        assert told.precision == pytest.approx(kept / 3)
+        assert told.cost == pytest.approx(float((found.x[number] - x[number]).abs().max()))
         for place, at in enumerate((x, found.x)):
             sure = model(at[number : number + 1]).softmax(-1)[0, y[number]]
-            assert told["probability"][place] == pytest.approx(sure.item(), abs=1e-6)
-        assert told["names"] == {}
+            assert told.probability[place] == pytest.approx(sure.item(), abs=1e-6)
+        assert told.names == {}
 
 
 def test_networks_are_drawn_with_the_names_of_their_edges() -> None:
@@ -322,21 +322,22 @@ def test_networks_are_drawn_with_the_names_of_their_edges() -> None:
         steps=torch.zeros(1),
         first_flip=torch.ones(2),
     )
-    for told in drawn_decisions(model, split, y, found, L2Ball(), 5, 2):
-        assert (told["kind"], told["shape"], told["cost"]) == ("network", [4, 4], 0.0)
-        shown = {*told["top"]["before"], *told["top"]["after"]}
-        assert told["names"] == {
+    for told in decision_records(model, split, y, found, L2Ball(), count=5, k=2):
+        assert (told.kind, told.shape, told.cost) == ("network", (4, 4), 0.0)
+        shown = {*told.top.before, *told.top.after}
+        assert told.names == {
             str(each): data.structure.feature_name(each) for each in sorted(shown)
         }
         low, high = float(data.x.min()), float(data.x.max())
-        item = (data.x[told["row"]] - low) / (high - low)
-        assert torch.allclose(numbers_of(told["pieces"][0]["before"]), item, atol=0.51 / 255)
+        item = (data.x[told.row] - low) / (high - low)
+        assert torch.allclose(numbers_of(told.pieces[0].before), item, atol=0.51 / 255)
     neurons = Activations(layer="0")(model, x, y).detach()
     concepts = replace(found, before=neurons, after=neurons)
-    assert drawn_decisions(model, split, y, concepts, L2Ball(), 1, 1)[0]["kind"] == "concept"
+    (told,) = decision_records(model, split, y, concepts, L2Ball(), count=1, k=1)
+    assert told.kind == "concept"
     nothing = replace(found, before=0 * before, after=0 * before)
-    told = drawn_decisions(model, split, y, nothing, L2Ball(), 1, 2)[0]
-    assert not numbers_of(told["saliency"]["before"]).any()
+    (told,) = decision_records(model, split, y, nothing, L2Ball(), count=1, k=2)
+    assert not numbers_of(told.saliency.before).any()
 
 
 # --- the control of pairs ---

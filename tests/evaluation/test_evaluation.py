@@ -18,15 +18,14 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.core.settings import changed, settings_from
 from r2et.data import Split, load
+from r2et.evaluation.decisions import Reason, changes, reasons
 from r2et.evaluation.evaluate import (
     Task,
     attacked_by,
     budget_of,
-    changes,
     curve_of,
     evaluate,
     profile_of,
-    reasons,
     strong_curve,
     task_of,
 )
@@ -518,33 +517,29 @@ def test_a_decision_is_told_in_words() -> None:
     with torch.no_grad():
         before = gradient(model, x, y)
     for number, decision in enumerate(decisions):
-        assert decision["row"] == int(part.test.rows[number])
-        raw = dataset.x[decision["row"]]
-        assert {each["name"]: each["before"] for each in decision["values"]} == (
-            dataset.describe(raw)
-        )
-        assert [each["name"] for each in decision["values"]] == list(dataset.group_names)
-        assert decision["predicted"] == dataset.classes[int(y[number])]
-        assert decision["actual"] == dataset.classes[int(dataset.y[decision["row"]])]
-        assert decision["probability"][0] == pytest.approx(float(probability[number]))
-        assert all(0.5 <= each <= 1 for each in decision["probability"])
-        assert 0 <= decision["cost"] <= 1 + 1e-9
-        assert (decision["cost"] > 0) == any(each["moved"] for each in decision["values"])
-        for each in decision["values"]:
-            assert "+" not in each["after"], "a blend of categories is nobody's value"
+        assert decision.row == int(part.test.rows[number])
+        raw = dataset.x[decision.row]
+        assert {each.name: each.before for each in decision.values} == (dataset.describe(raw))
+        assert [each.name for each in decision.values] == list(dataset.group_names)
+        assert decision.predicted == dataset.classes[int(y[number])]
+        assert decision.actual == dataset.classes[int(dataset.y[decision.row])]
+        assert decision.probability[0] == pytest.approx(float(probability[number]))
+        assert all(0.5 <= each <= 1 for each in decision.probability)
+        assert 0 <= decision.cost <= 1 + 1e-9
+        assert (decision.cost > 0) == any(each.moved for each in decision.values)
+        for each in decision.values:
+            assert "+" not in each.after, "a blend of categories is nobody's value"
         order = before[number].argsort(descending=True, stable=True)[:4].tolist()
-        assert [each["name"] for each in decision["before"]] == [
+        assert [each.name for each in decision.before] == [
             dataset.features[place].name for place in order
         ]
         for name in ("before", "after"):
-            shares = [each["share"] for each in decision[name]]
+            shares = [each.share for each in getattr(decision, name)]
             assert shares == sorted(shares, reverse=True)
             assert 0 < sum(shares) <= 1
-        kept = {each["name"] for each in decision["before"]} & {
-            each["name"] for each in decision["after"]
-        }
-        assert decision["precision"] == len(kept) / 4
-    assert any(decision["precision"] < 1 for decision in decisions)
+        kept = {each.name for each in decision.before} & {each.name for each in decision.after}
+        assert decision.precision == len(kept) / 4
+    assert any(decision.precision < 1 for decision in decisions)
 
 
 def test_small_changes_are_not_told() -> None:
@@ -554,25 +549,25 @@ def test_small_changes_are_not_told() -> None:
     far, near = x.clone(), x.clone()
     far[priors] += 0.5
     near[priors] += 0.004
-    told = {each["name"]: each for each in changes(part, x, far)}
-    assert told["priors"]["moved"] == 0.5
-    assert told["priors"]["after"] != told["priors"]["before"]
+    told = {each.name: each for each in changes(part, x, far)}
+    assert told["priors"].moved == 0.5
+    assert told["priors"].after != told["priors"].before
     assert all(
-        each["after"] == each["before"] and each["moved"] == 0
+        each.after == each.before and each.moved == 0
         for name, each in told.items()
         if name != "priors"
     )
-    told = {each["name"]: each for each in changes(part, x, near)}
-    assert told["priors"]["moved"] == 0.004
-    assert told["priors"]["after"] == told["priors"]["before"]
+    told = {each.name: each for each in changes(part, x, near)}
+    assert told["priors"].moved == 0.004
+    assert told["priors"].after == told["priors"].before
 
 
 def test_reasons_are_shares_of_all() -> None:
     saliency = torch.zeros(16, dtype=torch.float64)
     saliency[3], saliency[5], saliency[0] = 5.0, 3.0, 2.0
     names = [feature.name for feature in split().dataset.features]
-    assert reasons(split(), saliency, 2) == [
-        {"name": names[3], "share": 0.5},
-        {"name": names[5], "share": 0.3},
-    ]
-    assert [each["share"] for each in reasons(split(), 0 * saliency, 2)] == [0.0, 0.0]
+    assert reasons(split(), saliency, 2) == (
+        Reason(name=names[3], share=0.5),
+        Reason(name=names[5], share=0.3),
+    )
+    assert [each.share for each in reasons(split(), 0 * saliency, 2)] == [0.0, 0.0]

@@ -162,7 +162,7 @@ def test_a_sweep_measures_the_control_and_every_method(swept: Any) -> None:
         assert row.radii.norm == "linf"
         assert row.stand_in == drawn(name).stand_in
         assert len(row.decisions) == 2
-        assert {each["kind"] for each in row.decisions} <= {"picture", "network"}
+        assert {each.kind for each in row.decisions} <= {"picture", "network"}
     assert len(rows[3].candidates) == 2
 
 
@@ -205,7 +205,7 @@ def test_concepts_are_trained_and_measured_without_a_linear_control(tmp_path: Pa
     assert [row.method for row in rows] == ["vanilla", "est-h", "r2et"]
     assert all(row.features == 12 for row in rows)
     assert not {"dffot", "comp", "suff"} & rows[0].measures.keys()
-    assert {each["kind"] for each in rows[0].decisions} == {"concept"}
+    assert {each.kind for each in rows[0].decisions} == {"concept"}
 
 
 def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from r2et.evaluation.decisions import Change, Reason, TableDecision
 from r2et.evaluation.results import (
     CHANGED,
     COLUMNS,
@@ -100,7 +101,6 @@ def made_row(
                 "correlation": {"thickness": 0.9, "gaussian_thickness": 0.5, "hessian_norm": -0.1},
             },
         },
-        "decisions": [made_decision(7), made_decision(3)],
         "change_buys": ["age: up by 5 years", "fixed: gender"],
         "alarms": ["random points do more damage for 7% of the examples."] if seed == 1 else [],
         "examples": 3,
@@ -108,7 +108,8 @@ def made_row(
         "k": 2,
         "seconds": 1.0,
     }
-    return result_from(Result, table, "a made row")
+    row = result_from(Result, table, "a made row")
+    return replace(row, decisions=(made_decision(7), made_decision(3)))
 
 
 def with_valid(row: Result, **changes: float) -> Result:
@@ -117,21 +118,21 @@ def with_valid(row: Result, **changes: float) -> Result:
     return replace(row, valid=replace(row.valid, **changes))
 
 
-def made_decision(row: int) -> dict[str, Any]:
-    return {
-        "row": row,
-        "predicted": ">50K",
-        "actual": "<=50K",
-        "probability": [0.75, 0.625],
-        "cost": 0.25,
-        "precision": 0.5,
-        "values": [
-            {"name": "age", "before": "39 years", "after": "41 years", "moved": 0.03},
-            {"name": "gender", "before": "Female", "after": "Female", "moved": 0.0},
-        ],
-        "before": [{"name": "age", "share": 0.4}, {"name": "hours", "share": 0.2}],
-        "after": [{"name": "education: Masters", "share": 0.3}, {"name": "age", "share": 0.2}],
-    }
+def made_decision(row: int) -> TableDecision:
+    return TableDecision(
+        row=row,
+        predicted=">50K",
+        actual="<=50K",
+        probability=(0.75, 0.625),
+        cost=0.25,
+        precision=0.5,
+        values=(
+            Change(name="age", before="39 years", after="41 years", moved=0.03),
+            Change(name="gender", before="Female", after="Female", moved=0.0),
+        ),
+        before=(Reason(name="age", share=0.4), Reason(name="hours", share=0.2)),
+        after=(Reason(name="education: Masters", share=0.3), Reason(name="age", share=0.2)),
+    )
 
 
 def failed_row(method: str, seed: int) -> Result:

@@ -14,7 +14,7 @@ from PIL import Image
 from made_results import failed, row_of
 from r2et.core.inputs import Piece
 from r2et.data.dataset import RenderSpec
-from r2et.evaluation.rendering import drawn
+from r2et.evaluation.decisions import AttackedDecision, Both, DrawnDecision, drawn
 from r2et.evaluation.results import Radii, Result, Series
 from r2et.report.maps import (
     COLOURS,
@@ -40,7 +40,7 @@ KINDS = {
 }
 
 
-def made(kind: str, *, pairs: bool = False, seed: int = 0, row: Any = 3) -> dict[str, Any]:
+def made(kind: str, *, pairs: bool = False, seed: int = 0, row: Any = 3) -> DrawnDecision:
     """A decision whose first feature stays, whose second leaves and whose third enters the top."""
     piece, features = KINDS[kind]
     draw = torch.Generator().manual_seed(seed)
@@ -60,15 +60,11 @@ def made(kind: str, *, pairs: bool = False, seed: int = 0, row: Any = 3) -> dict
     after[:3] = torch.tensor([0.8, 0.1, 0.4])
     other = x.clone()
     other[0] = 1 - x[0]
-    return {
-        "row": row,
-        "predicted": WILD,
-        "actual": WILD,
-        "probability": [0.9, 0.8],
-        "cost": 5 / 255,
-        "precision": 0.5,
-        **drawn(look, [x, other], [before, after], 2),
-    }
+    about = AttackedDecision(
+        row=row, predicted=WILD, probability=(0.9, 0.8), cost=5 / 255, precision=0.5
+    )
+    drawing = drawn(about, look, [x, other], [before, after], 2)
+    return DrawnDecision(**vars(drawing), actual=WILD)
 
 
 def pictures(svg: str) -> list[Image.Image]:
@@ -115,8 +111,7 @@ def test_the_pictures_are_those_of_the_record() -> None:
 def test_marks_stand_on_their_pixels() -> None:
     states = states_of(made("picture"))
     assert states == {"kept": [0], "lost": [1], "gained": [2]}
-    channels = made("channels")
-    channels["top"] = {"before": [0, 36 + 1], "after": [72, 1]}
+    channels = replace(made("channels"), top=Both(before=(0, 36 + 1), after=(72, 1)))
     assert {kind: len(found) for kind, found in states_of(channels).items()} == {
         "kept": 0,
         "lost": 2,
@@ -125,7 +120,7 @@ def test_marks_stand_on_their_pixels() -> None:
     decision_map(channels)  # pixels 0 and 1, whichever of their channels
     assert feature_name(channels, 72 + 7) == "row 2, column 2"
     assert feature_name(made("concept"), 4) == "neuron 5"
-    assert feature_name({**made("network"), "names": {}}, 4) == "node 2 \N{EN DASH} node 3"
+    assert feature_name(replace(made("network"), names={}), 4) == "node 2 \N{EN DASH} node 3"
 
 
 def test_the_strongest_are_told_with_their_places() -> None:
@@ -151,7 +146,7 @@ def test_a_figure_shows_all_methods_side_by_side(kind: str) -> None:
 
 def test_the_figure_of_a_data_set_takes_the_first_example_of_the_first_seed() -> None:
     rows = [replace(each, dataset="mnist", recipe="paper") for each in rows_of("picture")]
-    rows[1] = replace(rows[1], decisions=(made("picture", pairs=True, row=[9, 9]),))
+    rows[1] = replace(rows[1], decisions=(made("picture", pairs=True, row=(9, 9)),))
     found = saliency_figures([rows[0], replace(rows[0], label="Other"), rows[1]], ("mnist", "cnp"))
     assert list(found) == ["mnist"]
     assert found["mnist"].count("P@2") == 2  # another example is left out
@@ -159,8 +154,8 @@ def test_the_figure_of_a_data_set_takes_the_first_example_of_the_first_seed() ->
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
-    with pytest.raises(ValueError, match="of kind picture, network, concept, got None"):
-        decision_map({"row": 1})
+    with pytest.raises(ValueError, match="of kind picture, network, concept, got 'text'"):
+        decision_map(replace(made("picture"), kind="text"))
     with pytest.raises(ValueError, match="one told picture or network for each method"):
         saliency_figure({"Vanilla": made("concept")})
     with pytest.raises(ValueError, match="different ones"):
@@ -183,7 +178,7 @@ def rows_of(kind: str, **more: Any) -> list[Result]:
             row,
             radii=Radii(attack=5 / 255, decision=1.0, flippable=1 / 255, norm="linf"),
             series=replace(row.series, curve=curve),
-            decisions=tuple(made(kind, pairs=True, row=[3, number]) for number in range(2)),
+            decisions=tuple(made(kind, pairs=True, row=(3, number)) for number in range(2)),
             change_buys=(),
         )
         found.append(replace(row, **more))

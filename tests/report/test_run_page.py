@@ -13,6 +13,7 @@ from test_tables import failed_row, made_decision, made_row, with_valid
 
 from made_results import description
 from r2et.attacks.comparison import HandlingPoint, marked
+from r2et.evaluation.decisions import Reason, TableDecision
 from r2et.evaluation.results import Radii
 from r2et.report import charts
 from r2et.report.run_page import headline, report_html, write_report
@@ -47,6 +48,16 @@ def made_rows(seeds: int = 2, **strong: float) -> list[dict[str, Any]]:
         for seed in range(seeds)
         for method, value in found.items()
     ]
+
+
+def with_first(decision: TableDecision, *, reason: str, value: str, after: str) -> TableDecision:
+    """The decision with other words in its first reason and its first value."""
+    reasons, values = decision.before, decision.values
+    return replace(
+        decision,
+        before=(replace(reasons[0], name=reason), *reasons[1:]),
+        values=(replace(values[0], name=value, after=after), *values[1:]),
+    )
 
 
 def page_of(rows: list[dict[str, Any]], **words: str) -> str:
@@ -167,11 +178,9 @@ def test_words_from_data_are_only_words() -> None:
         )
         for row in rows
     ]
-    for row in rows:
-        decision = row.decisions[0]
-        decision["predicted"] = decision["actual"] = HOSTILE
-        decision["before"][0]["name"] = decision["values"][0]["name"] = HOSTILE
-        decision["values"][0]["after"] = f'"{HOSTILE}'
+    told = with_first(made_decision(7), reason=HOSTILE, value=HOSTILE, after=f'"{HOSTILE}')
+    told = replace(told, predicted=HOSTILE, actual=HOSTILE)
+    rows = [replace(row, decisions=(told, made_decision(3))) for row in rows]
     hostile = dict.fromkeys(
         ("dataset_name", "recipe_name", "recipe_line", "command", "source"), HOSTILE
     )
@@ -497,13 +506,12 @@ def test_a_report_is_written_as_one_small_file(tmp_path: Path) -> None:
                 first_flip=tuple(10 * (number % 100) for number in range(400)),
                 thickness=tuple(0.9 + number / 4000 for number in range(400)),
             )
+            sides = {
+                side: tuple(Reason(name=f"a long name: {side} {n}", share=0.1) for n in range(8))
+                for side in ("before", "after")
+            }
             decisions = [
-                made_decision(number)
-                | {
-                    side: [{"name": f"a long name: {side} {n}", "share": 0.1} for n in range(8)]
-                    for side in ("before", "after")
-                }
-                | {"values": 8 * made_decision(0)["values"]}
+                replace(made_decision(number), values=8 * made_decision(0).values, **sides)
                 for number in range(6)
             ]
             series = replace(row.series, scatter=scatter)
@@ -524,9 +532,8 @@ def test_a_report_is_written_as_one_small_file(tmp_path: Path) -> None:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = made_rows()
     long = "a feature whose name is very long and_has_no_place_where_it_could_well_be_broken"
-    for row in rows:
-        row.decisions[0]["before"][0]["name"] = long
-        row.decisions[0]["values"][0]["after"] = 6 * "0.123 Private + "
+    told = with_first(made_decision(7), reason=long, value="age", after=6 * "0.123 Private + ")
+    rows = [replace(row, decisions=(told, made_decision(3))) for row in rows]
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page_of(rows, command="r2et run " + 200 * "x"), encoding="utf-8")
     return path.as_uri()

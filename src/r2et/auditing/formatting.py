@@ -13,7 +13,7 @@ from r2et.auditing.records import Change, CounterExample, Decision, Reason, verd
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns
 from r2et.data.features import MISSING, SHOWN, Feature, in_words, plain
-from r2et.evaluation.rendering import drawn
+from r2et.evaluation.decisions import AttackedDecision, DecisionDrawing, drawn
 
 MOST_CHANGES = 40
 
@@ -114,24 +114,25 @@ class Formatter:
             for number in explained.ranked[i, : self.settings.k].tolist()
         )
 
-    def _drawing(self, decision: Decision, evidence: Evidence, i: int) -> dict[str, Any]:
+    def _drawing(self, decision: Decision, evidence: Evidence, i: int) -> DecisionDrawing:
         """A broken decision and the most damaging change within the tolerance, to be drawn."""
         assert self.columns.look is not None
         clean, by, k = evidence.clean, evidence.worst, self.settings.k
         gone, _ = _exchanged(*(each.ranked[i, :k].tolist() for each in (clean, by)))
-        return {
-            "row": decision.row,
-            "predicted": decision.prediction,
-            "probability": [float(each.probability[i]) for each in (clean, by)],
-            "cost": float((by.x[i] - clean.x[i]).abs().max()),
-            "precision": (k - len(gone)) / k,
-            **drawn(
-                self.columns.look,
-                [self._first(each.x[i].cpu()) for each in (clean, by)],
-                [_shares(each.slopes[i].abs().cpu()) for each in (clean, by)],
-                k,
-            ),
-        }
+        about = AttackedDecision(
+            row=decision.row,
+            predicted=decision.prediction,
+            probability=(float(clean.probability[i]), float(by.probability[i])),
+            cost=float((by.x[i] - clean.x[i]).abs().max()),
+            precision=(k - len(gone)) / k,
+        )
+        return drawn(
+            about,
+            self.columns.look,
+            [self._first(each.x[i].cpu()) for each in (clean, by)],
+            [_shares(each.slopes[i].abs().cpu()) for each in (clean, by)],
+            k,
+        )
 
     def _first(self, x: Tensor) -> Tensor:
         """The numbers of an example that are drawn, in original units."""

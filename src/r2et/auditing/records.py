@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 from pydantic import Field, TypeAdapter
 
 from r2et.auditing.settings import AuditSettings
+from r2et.evaluation.decisions import DecisionDrawing
 
 SCHEMA: Literal["r2et-audit/2"] = "r2et-audit/2"
 
@@ -130,7 +131,7 @@ class Decision:
     log_odds: Annotated[tuple[float, ...], Label("log-odds of", over="classes")]
     subgroup: Annotated[dict[str, str], Label("subgroup", over="subgroups")]
     counter_example: CounterExample | None = None
-    drawing: dict[str, Any] | None = None
+    drawing: DecisionDrawing | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

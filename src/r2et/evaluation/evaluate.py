@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +23,11 @@ from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import Budget, attack, attack_curve
 from r2et.attacks.search import AttackResult, Outputs, prediction
 from r2et.core.inputs import Joined
-from r2et.core.ranking import distinct_sets, order, precision_at_k
+from r2et.core.ranking import distinct_sets, precision_at_k
 from r2et.core.rng import stream
 from r2et.data.dataset import Split
+from r2et.evaluation.decisions import DecisionRecord, decision_records
 from r2et.evaluation.protocol import APPLICANT, DTYPES, EVALUATED, EvaluationSettings
-from r2et.evaluation.rendering import drawn_decisions
 from r2et.evaluation.results import MEASURES, Evaluation, KeptCurve, Profile, Radii, Scatter, Series
 from r2et.explainers import (
     Explainer,
@@ -36,7 +35,6 @@ from r2et.explainers import (
     explains_input,
     gradient,
     input_gradient,
-    log_odds,
     predicted,
 )
 from r2et.metrics import METRICS, Case
@@ -52,7 +50,6 @@ from r2et.preflight.kinds import Finding, in_words
 from r2et.preflight.validation import cleared
 
 CORRELATED = ("gaussian_thickness", "least_gaussian_thickness", "hessian_norm")
-SHOWN_CHANGE = 0.005  # of a scaled feature; less is not worth a reader's attention
 SCATTERED = 400  # dots of a scatter plot
 
 
@@ -85,7 +82,10 @@ def evaluate(
         if name in settings.attacks
     }
     attacks = {name: walk.x for name, walk in walks.items()}
-    curve, decisions, buys = None, [], []
+    curve = None
+    decisions: tuple[DecisionRecord, ...] = ()
+    buys: list[str] = []
+    told = {"count": settings.decisions, "k": settings.k}
     if "strong" in settings.attacks:
         others = list(walks.values())
         curve = strong_curve(model, x, y, settings, task=task, others=others, seed=seed)
@@ -96,18 +96,11 @@ def evaluate(
             "strong", model, x, y, settings, task=replace(task, perturbation=person), seed=seed
         )
         attacks[APPLICANT] = changed.x
-        decisions = decision_records(model, split, y, changed, person, settings)
+        decisions = decision_records(model, split, y, changed, person, **told)
         buys = what_it_buys(person)
     elif not split.dataset.tabular and walks:
-        decisions = drawn_decisions(
-            model,
-            split,
-            y,
-            next(iter(walks.values())),
-            task.perturbation,
-            settings.decisions,
-            settings.k,
-        )
+        walk = next(iter(walks.values()))
+        decisions = decision_records(model, split, y, walk, task.perturbation, **told)
 
     values: dict[str, Tensor] = {}
     for name, attacked in attacks.items():
@@ -183,7 +176,7 @@ def evaluate(
             curve=curve_of(walks.get("er"), curve, settings),
             scatter=scatter_of(walks.get("er"), values, settings.manipulated),
         ),
-        decisions=tuple(decisions),
+        decisions=decisions,
         change_buys=tuple(buys),
         alarms=() if curve is None else tuple(alarms(model, x, y, curve, settings.k)),
         preflight=tuple(in_words(each) for each in found),
@@ -484,61 +477,3 @@ def scatter_of(
 
 def _short(values: Tensor) -> tuple[float, ...]:
     return tuple(float(f"{value:.5g}") for value in values.tolist())
-
-
-def decision_records(
-    model: nn.Module,
-    split: Split,
-    y: Tensor,
-    attacked: AttackResult,
-    perturbation: PerturbationSet,
-    settings: EvaluationSettings,
-) -> list[dict[str, Any]]:
-    """The first test decisions with their reasons before and after an attack on all of them."""
-    count = min(settings.decisions, len(y))
-    x, y = split.test.x[:count].to(attacked.x), y[:count]
-    cost = perturbation.cost(attacked.x[:count], x)
-    with torch.no_grad():
-        sure = [torch.sigmoid(log_odds(model(each), y)) for each in (x, attacked.x[:count])]
-    return [
-        {
-            "row": int(split.test.rows[number]),
-            "predicted": split.classes[int(y[number])],
-            "actual": split.classes[int(split.test.y[number])],
-            "probability": [float(each[number]) for each in sure],
-            "cost": float(cost[number]),
-            "precision": float(attacked.precision[number]),
-            "values": changes(split, x[number], attacked.x[number]),
-            "before": reasons(split, attacked.before[number], settings.k),
-            "after": reasons(split, attacked.after[number], settings.k),
-        }
-        for number in range(len(x))
-    ]
-
-
-def changes(split: Split, x: Tensor, attacked: Tensor) -> list[dict[str, Any]]:
-    """Each attribute of a person in words before and after, and by how much it was moved."""
-    dataset = split.dataset
-    before, after = (dataset.describe(split.scale.undo(each.cpu())) for each in (x, attacked))
-    moved = dict.fromkeys(dataset.group_names, 0.0)
-    for feature, change in zip(dataset.features, (attacked - x).tolist(), strict=True):
-        moved[feature.group] = math.hypot(moved[feature.group], change)
-    return [
-        {
-            "name": group,
-            "before": before[group],
-            "after": after[group] if moved[group] >= SHOWN_CHANGE else before[group],
-            "moved": round(moved[group], 4),
-        }
-        for group in dataset.group_names
-    ]
-
-
-def reasons(split: Split, saliency: Tensor, k: int) -> list[dict[str, Any]]:
-    """The top-k features of one explanation with their share of its total, first to last."""
-    total = float(saliency.sum())
-    names = [feature.name for feature in split.dataset.features]
-    return [
-        {"name": names[number], "share": float(saliency[number]) / total if total else 0.0}
-        for number in order(saliency)[:k].tolist()
-    ]

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 from r2et.core.files import append_rows, read_rows
 from r2et.core.naming import nearest
 from r2et.core.settings import changed, settings_from
+from r2et.evaluation.decisions import DecisionRecord
 from r2et.metrics import METRICS
 from r2et.training.settings import Candidate
 
@@ -447,7 +448,7 @@ class Evaluation:
     measures: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     series: Series = field(default_factory=Series)
-    decisions: tuple[dict[str, Any], ...] = ()
+    decisions: tuple[DecisionRecord, ...] = ()
     change_buys: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     preflight: tuple[str, ...] = ()

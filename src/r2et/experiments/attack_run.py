@@ -2,7 +2,8 @@
 
 import copy
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,8 @@ from r2et.core.naming import briefly, nearest
 from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
-from r2et.evaluation.evaluate import (
-    actionable_of,
-    changes,
-    reasons,
-    task_of,
-)
+from r2et.evaluation.decisions import Change, Reason, changes, reasons
+from r2et.evaluation.evaluate import actionable_of, task_of
 from r2et.evaluation.protocol import DTYPES, EvaluationSettings
 from r2et.experiments.attack_records import ACTIONABLE, AttackRun, AttackRunSettings
 from r2et.experiments.config import Recipe, load_recipe, recipe_for
@@ -354,7 +351,7 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
             {
                 "row": int(split.test.rows[number]),
                 "input": _named(split, x[number]),
-                "reasons": reasons(split, curve.before[number], k),
+                "reasons": _plain(reasons(split, curve.before[number], k)),
                 "smallest epsilon": smallest if broken else None,
                 "nearest": _told(split, x[number], curve.nearest[number]) if broken else None,
                 "attacked": [
@@ -362,7 +359,7 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
                         "epsilon": radius,
                         "P@k": float(curve.precision[at, number]),
                         **_told(split, x[number], curve.x[at, number]),
-                        "reasons": reasons(split, curve.after[at, number], k),
+                        "reasons": _plain(reasons(split, curve.after[at, number], k)),
                     }
                     for at, radius in enumerate(radii)
                 ],
@@ -373,8 +370,12 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
 
 def _told(split: Split, x: Tensor, attacked: Tensor) -> dict[str, Any]:
     """An attacked input, and in words what was changed enough to be worth a reader's attention."""
-    moved = [each for each in changes(split, x, attacked) if each["before"] != each["after"]]
-    return {"input": _named(split, attacked), "changes": moved}
+    moved = [each for each in changes(split, x, attacked) if each.before != each.after]
+    return {"input": _named(split, attacked), "changes": _plain(moved)}
+
+
+def _plain(records: Sequence[Change | Reason]) -> list[dict[str, Any]]:
+    return [asdict(each) for each in records]
 
 
 def _named(split: Split, x: Tensor) -> dict[str, float]:

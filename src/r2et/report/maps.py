@@ -1,6 +1,6 @@
 """Decisions about pictures, networks and concepts, drawn before and after an attack.
 
-All drawings are made from the records of `r2et.evaluation.rendering` alone: SVG that embeds what it
+All drawings are made from the records of `r2et.evaluation.decisions` alone: SVG that embeds what it
 shows, with words for those who cannot see it. Shapes say the same as colours, for the
 colour-blind and for print. They carry no style of their own, so that
 a page may forbid styles within elements.
@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from r2et.core.inputs import Piece
-from r2et.evaluation.rendering import numbers_of
+from r2et.evaluation.decisions import DecisionDrawing, When, numbers_of
 
 __all__ = [
-    "DRAWN_KINDS",
     "concept_map",
     "decision_map",
     "feature_name",
@@ -32,10 +31,8 @@ __all__ = [
     "strongest",
 ]
 
-Decision = Mapping[str, Any]
 Numbers = NDArray[np.float64]
 
-DRAWN_KINDS = ("picture", "network", "concept")
 COLOURS = {"kept": "#00795a", "lost": "#d55e00", "gained": "#8a3ea8"}
 SIGNS = {"kept": "", "lost": "M.1.1l.8.8m0-.8l-.8.8", "gained": "M.5.1v.8m-.4-.4h.8"}
 GREYS = [(round(255 - 17 * level * 0.92),) * 3 for level in range(16)]
@@ -56,17 +53,17 @@ class Tile:
     marks: Mapping[str, Sequence[int]] | None = None
 
 
-def decision_map(decision: Decision) -> str:
-    """A told decision of one of the DRAWN_KINDS as SVG."""
+def decision_map(decision: DecisionDrawing) -> str:
+    """A decision as SVG, drawn as its kind asks."""
     kinds = {"picture": picture_map, "network": network_map, "concept": concept_map}
-    if decision.get("kind") not in kinds:
+    if decision.kind not in kinds:
         raise ValueError(
-            f"a decision to be drawn is of kind {', '.join(kinds)}, got {decision.get('kind')!r}."
+            f"a decision to be drawn is of kind {', '.join(kinds)}, got {decision.kind!r}."
         )
-    return kinds[decision["kind"]](decision)
+    return kinds[decision.kind](decision)
 
 
-def picture_map(decision: Decision) -> str:
+def picture_map(decision: DecisionDrawing) -> str:
     """Pictures before and after with what changed, and their saliency with the top k marked."""
     lines = [*_picture_lines(decision), _saliency_line(decision)]
     body, width, height = _grid(lines)
@@ -74,9 +71,9 @@ def picture_map(decision: Decision) -> str:
     return _svg(width, low, "Saliency before and after the attack", told(decision), body + legend)
 
 
-def network_map(decision: Decision) -> str:
+def network_map(decision: DecisionDrawing) -> str:
     """Saliency of all edges as a matrix: above the diagonal before, below it after the attack."""
-    nodes = int(decision["shape"][0])
+    nodes = int(decision.shape[0])
     before, after = (_symmetric(_saliency(decision, when), nodes) for when in ("before", "after"))
     whole = np.triu(before, 1) + np.tril(after, -1)
     states = states_of(decision)
@@ -99,7 +96,7 @@ def network_map(decision: Decision) -> str:
                 "".join(body) + legend)  # fmt: skip
 
 
-def concept_map(decision: Decision) -> str:
+def concept_map(decision: DecisionDrawing) -> str:
     """Bars of the strongest neurons before and after, under the pictures that they see."""
     body, width, top = _grid(_picture_lines(decision))
     before, after = (_saliency(decision, when) for when in ("before", "after"))
@@ -126,7 +123,7 @@ def concept_map(decision: Decision) -> str:
 
 
 def saliency_figure(
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, DecisionDrawing],
     *,
     name: str = "saliency",
     title: str = "Saliency maps of one decision, method by method",
@@ -139,21 +136,21 @@ def saliency_figure(
     is that of the figure, `across` how many maps stand side by side.
     """
     found = list(decisions.items())
-    if not found or any(each.get("kind") not in ("picture", "network") for _, each in found):
+    if not found or any(each.kind not in ("picture", "network") for _, each in found):
         raise ValueError(
             "a figure of saliency maps takes one told picture or network for each method, got "
-            f"{ {label: each.get('kind') for label, each in found} }."
+            f"{ {label: each.kind for label, each in found} }."
         )
     if len({_identity(each) for _, each in found}) > 1:
         raise ValueError(
             "a figure of saliency maps shows one example, but these methods tell of different ones."
         )
     columns: list[tuple[str, list[Tile], str]] = []
-    if found[0][1]["kind"] == "picture":
-        worst = min(found, key=lambda each: float(each[1]["precision"]))
+    if found[0][1].kind == "picture":
+        worst = min(found, key=lambda each: float(each[1].precision))
         columns.append(("The picture", _clean_tiles(*worst), ""))
     for label, each in found:
-        columns.append((label, _pair_of_maps(each), f"P@{_k(each)} {_percent(each['precision'])}"))
+        columns.append((label, _pair_of_maps(each), f"P@{_k(each)} {_percent(each.precision)}"))
     lines = math.ceil(len(columns) / across)
     across = math.ceil(len(columns) / lines)  # no line much shorter than the others
     body, top = [], 0.0
@@ -175,27 +172,26 @@ def saliency_figure(
     width = min(across, len(columns)) * (TILE + GAP) - GAP
     legend, top = _legend(found[0][1], top, counted=False)
     said = "; ".join(
-        f"{label}: of the top {_k(each)} {_percent(each['precision'])} kept"
-        for label, each in found
+        f"{label}: of the top {_k(each)} {_percent(each.precision)} kept" for label, each in found
     )
     return _svg(max(width, 330), top, title, f"{said}.", "".join(body) + legend, name=name)
 
 
-def told(decision: Decision) -> str:
+def told(decision: DecisionDrawing) -> str:
     """What a drawn decision shows, in words."""
     states = states_of(decision)
-    what = {"picture": "pixels", "network": "edges", "concept": "neurons"}[decision["kind"]]
-    was, now = decision["probability"]
+    what = {"picture": "pixels", "network": "edges", "concept": "neurons"}[decision.kind]
+    was, now = decision.probability
     return (
-        f"Predicted {decision['predicted']} with {_percent(was)}, {_percent(now)} after the "
+        f"Predicted {decision.predicted} with {_percent(was)}, {_percent(now)} after the "
         f"attack. Of the {_k(decision)} strongest {what}, {len(states['kept'])} are still among "
-        f"them afterwards, {len(states['lost'])} are not: {_percent(decision['precision'])} kept."
+        f"them afterwards, {len(states['lost'])} are not: {_percent(decision.precision)} kept."
     )
 
 
-def states_of(decision: Decision) -> dict[str, list[int]]:
+def states_of(decision: DecisionDrawing) -> dict[str, list[int]]:
     """The features that were kept in the top k, lost from it and gained by it, by rank."""
-    before, after = decision["top"]["before"], decision["top"]["after"]
+    before, after = decision.top.before, decision.top.after
     return {
         "kept": [each for each in before if each in set(after)],
         "lost": [each for each in before if each not in set(after)],
@@ -203,83 +199,85 @@ def states_of(decision: Decision) -> dict[str, list[int]]:
     }
 
 
-def strongest(decision: Decision, count: int = BARS) -> dict[str, list[dict[str, Any]]]:
+def strongest(decision: DecisionDrawing, count: int = BARS) -> dict[str, list[dict[str, Any]]]:
     """The strongest features "before" and "after" the attack by name, each with its state.
 
     `share` is the score as a share of the largest; `place` where it stands in the other list, from
     0, None if it is not in that top k.
     """
-    top, found = decision["top"], {}
-    for when, other in (("before", "after"), ("after", "before")):
+    top = decision.top
+    found: dict[str, list[dict[str, Any]]] = {}
+    sides: tuple[tuple[When, When], ...] = (("before", "after"), ("after", "before"))
+    for when, other in sides:
         scores = _saliency(decision, when)
-        places = {number: place for place, number in enumerate(top[other])}
+        places = {number: place for place, number in enumerate(top.at(other))}
         found[when] = [
             {
                 "name": feature_name(decision, number),
                 "share": float(scores[number]),
                 "place": places.get(number),
             }
-            for number in top[when][:count]
+            for number in top.at(when)[:count]
         ]
     return found
 
 
-def feature_name(decision: Decision, number: int) -> str:
+def feature_name(decision: DecisionDrawing, number: int) -> str:
     """A feature in words: an edge by its nodes, a pixel by its place, a neuron by its number."""
-    named = decision.get("names", {}).get(str(number))
+    named = decision.names.get(str(number))
     if named is not None:
         return str(named)
-    if decision["kind"] == "concept":
+    if decision.kind == "concept":
         return f"neuron {number + 1}"
-    if decision["kind"] == "network":
-        rows, columns = np.triu_indices(int(decision["shape"][0]), 1)
+    if decision.kind == "network":
+        rows, columns = np.triu_indices(int(decision.shape[0]), 1)
         return f"node {rows[number] + 1} \N{EN DASH} node {columns[number] + 1}"
     high, wide = _cells(decision)
     row, column = divmod(number % (high * wide), wide)
     return f"row {row + 1}, column {column + 1}"
 
 
-def _identity(decision: Decision) -> str:
-    return f"{decision['row']} {decision['shape']}"
+def _identity(decision: DecisionDrawing) -> str:
+    return f"{decision.row} {decision.shape}"
 
 
-def _k(decision: Decision) -> int:
-    return len(decision["top"]["before"])
+def _k(decision: DecisionDrawing) -> int:
+    return len(decision.top.before)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _tops(decision: Decision, when: str) -> list[int]:
-    return list(decision["top"][when][:BARS])
+def _tops(decision: DecisionDrawing, when: When) -> list[int]:
+    return list(decision.top.at(when)[:BARS])
 
 
-def _saliency(decision: Decision, when: str) -> Numbers:
-    return numbers_of(decision["saliency"][when]).double().numpy()
+def _saliency(decision: DecisionDrawing, when: When) -> Numbers:
+    return numbers_of(decision.saliency.at(when)).double().numpy()
 
 
-def _cells(decision: Decision) -> tuple[int, int]:
+def _cells(decision: DecisionDrawing) -> tuple[int, int]:
     """How many pixels a picture is high and wide; other numbers stand in one line."""
-    shape = [int(each) for each in decision["shape"]]
+    shape = [int(each) for each in decision.shape]
     return (shape[-2], shape[-1]) if len(shape) > 1 else (1, shape[0])
 
 
-def _picture(decision: Decision, piece: int, when: str) -> Numbers:
+def _picture(decision: DecisionDrawing, piece: int, when: When) -> Numbers:
     """A picture in [0, 1]: (H, W, C)."""
     high, wide = _cells(decision)
-    values = numbers_of(decision["pieces"][piece][when]).double().numpy()
+    values = numbers_of(decision.pieces[piece].at(when)).double().numpy()
     picture: Numbers = values.reshape(-1, high, wide).transpose(1, 2, 0)
     return picture if picture.shape[2] in (1, 3) else picture.mean(2, keepdims=True)
 
 
-def _map(decision: Decision, when: str) -> Numbers:
+def _map(decision: DecisionDrawing, when: When) -> Numbers:
     """Saliency of each pixel, of several features of a pixel the largest: (H, W)."""
     found: Numbers = _saliency(decision, when).reshape(-1, *_cells(decision)).max(0)
     return found
 
 
-def _pixels(decision: Decision) -> dict[str, list[int]]:
+def _pixels(decision: DecisionDrawing) -> dict[str, list[int]]:
     """The pixels in each state; one that has several features is kept if any of them is."""
     high, wide = _cells(decision)
     seen: set[int] = set()
@@ -291,16 +289,16 @@ def _pixels(decision: Decision) -> dict[str, list[int]]:
     return found
 
 
-def _picture_lines(decision: Decision) -> list[list[Tile]]:
+def _picture_lines(decision: DecisionDrawing) -> list[list[Tile]]:
     """For each picture of an example: before, after, and the change, as large as can be shown."""
     lines = []
-    for piece in range(len(decision["pieces"])):
+    for piece in range(len(decision.pieces)):
         before, after = (_picture(decision, piece, when) for when in ("before", "after"))
         change = after - before
         largest = float(np.abs(change).max())
         times = _times(largest)
         caption = _enlarged("change", largest)
-        first = "Picture" if len(decision["pieces"]) == 1 else ("Picture", "Its partner")[piece]
+        first = "Picture" if len(decision.pieces) == 1 else ("Picture", "Its partner")[piece]
         pictures = (before, after, 0.5 + times * change / 2)
         captions = (first, "attacked", caption)
         lines.append(
@@ -321,23 +319,24 @@ def _enlarged(what: str, largest: float) -> str:
     return f"{what} × {_times(largest)}" if largest else f"no {what}"
 
 
-def _saliency_line(decision: Decision) -> list[Tile]:
+def _saliency_line(decision: DecisionDrawing) -> list[Tile]:
     tiles, cells = _pair_of_maps(decision), _cells(decision)
     change = _map(decision, "after") - _map(decision, "before")
     caption = _enlarged("difference", float(np.abs(change).max()))
     return [*tiles, Tile(caption=caption, picture=_diverging(change), cells=cells)]
 
 
-def _pair_of_maps(decision: Decision) -> list[Tile]:
+def _pair_of_maps(decision: DecisionDrawing) -> list[Tile]:
     """The saliency before and after, the top k marked."""
-    network = decision["kind"] == "network"
-    nodes = int(decision["shape"][0])
+    network = decision.kind == "network"
+    nodes = int(decision.shape[0])
     pixels = {} if network else _pixels(decision)
     tiles = []
-    for when, caption, states in (
+    sides: tuple[tuple[When, str, tuple[str, str]], ...] = (
         ("before", "saliency", ("kept", "lost")),
         ("after", "attacked", ("kept", "gained")),
-    ):
+    )
+    for when, caption, states in sides:
         if network:
             scores = _symmetric(_saliency(decision, when), nodes)
             marks = _edges({state: states_of(decision)[state] for state in states}, nodes)
@@ -355,12 +354,13 @@ def _pair_of_maps(decision: Decision) -> list[Tile]:
     return tiles
 
 
-def _clean_tiles(label: str, decision: Decision) -> list[Tile]:
+def _clean_tiles(label: str, decision: DecisionDrawing) -> list[Tile]:
     """A picture, and what the attack on a method made of it."""
     short = label.split(" (")[0]  # no wider than a tile
+    captions: dict[When, str] = {"before": "as it was", "after": f"attacked: {short}"}
     return [
         Tile(caption=caption, picture=_png(_picture(decision, 0, when)), cells=_cells(decision))
-        for when, caption in (("before", "as it was"), ("after", f"attacked: {short}"))
+        for when, caption in captions.items()
     ]
 
 
@@ -483,7 +483,7 @@ def _marks(
     )
 
 
-def _legend(decision: Decision, top: float, *, counted: bool = True) -> tuple[str, float]:
+def _legend(decision: DecisionDrawing, top: float, *, counted: bool = True) -> tuple[str, float]:
     """What the marks mean, with P@k, and where it ends."""
     states = states_of(decision)
     parts, left = [], 0.0
@@ -494,7 +494,7 @@ def _legend(decision: Decision, top: float, *, counted: bool = True) -> tuple[st
         parts += [_marks(state, [(left, top + 3.0)], 0, 0, 9.0), _text(words, left + 14, top + 12)]
         left += 26 + 6.3 * len(words)
     if counted:
-        kept = f"P@{_k(decision)} {_percent(decision['precision'])}"
+        kept = f"P@{_k(decision)} {_percent(decision.precision)}"
         parts.append(_text(kept, left + 6, top + 12, bold=True))
     return "".join(parts), top + LINE + 4
 

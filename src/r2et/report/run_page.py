@@ -12,6 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from r2et.core.files import write_text
+from r2et.evaluation.decisions import DecisionDrawing, DecisionRecord, Reason, TableDecision
 from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
 from r2et.experiments.tables import (
     BEST,
@@ -35,7 +36,7 @@ from r2et.experiments.tables import (
     why_missing,
 )
 from r2et.report import charts
-from r2et.report.maps import DRAWN_KINDS, decision_map, states_of, strongest
+from r2et.report.maps import decision_map, states_of, strongest
 
 __all__ = ["Headline", "headline", "report_html", "write_report"]
 
@@ -205,7 +206,7 @@ def is_cube(row: Result) -> bool:
 
 def of_kind(row: Result) -> str:
     """What is explained: a "table", or one of the kinds that are drawn."""
-    found = next((str(each["kind"]) for each in row.decisions if "kind" in each), "")
+    found = next((each.kind for each in row.decisions), "")
     # Rows that tell of no decision still know that they are of no table.
     return found or ("picture" if is_cube(row) else "table")
 
@@ -502,9 +503,7 @@ def decisions(rows: Sequence[Result], seed: int | None) -> list[dict[str, Any]]:
         {
             "row": number,
             "actual": next(
-                by_method[method][number]["actual"]
-                for method in order
-                if number in by_method[method]
+                by_method[method][number].actual for method in order if number in by_method[method]
             ),
             "panels": [
                 {"method": method, **_panel_of(by_method[method][number], cube)}
@@ -516,37 +515,35 @@ def decisions(rows: Sequence[Result], seed: int | None) -> list[dict[str, Any]]:
     ]
 
 
-def _row_of(decision: Mapping[str, Any]) -> str:
+def _row_of(decision: DecisionRecord) -> str:
     """Which row, or which two rows, of the data a decision is about, in words."""
-    row = decision["row"]
-    return " and ".join(map(str, row)) if isinstance(row, list | tuple) else str(row)
+    row = decision.row
+    return " and ".join(map(str, row)) if isinstance(row, tuple) else str(row)
 
 
-def _panel_of(decision: Mapping[str, Any], cube: bool) -> dict[str, Any]:
-    return drawn_panel(decision, cube) if decision.get("kind") in DRAWN_KINDS else panel(decision)
+def _panel_of(decision: DecisionRecord, cube: bool) -> dict[str, Any]:
+    return drawn_panel(decision, cube) if isinstance(decision, DecisionDrawing) else panel(decision)
 
 
-def drawn_panel(decision: Mapping[str, Any], cube: bool) -> dict[str, Any]:
+def drawn_panel(decision: DecisionDrawing, cube: bool) -> dict[str, Any]:
     """What one method made of a picture or a network: a drawing, and its strongest edges."""
     states = states_of(decision)
-    was, now = decision["probability"]
+    was, now = decision.probability
     return {
-        "predicted": decision["predicted"],
+        "predicted": decision.predicted,
         "unchanged": now > 0.5,
         "probability": [f"{100 * value:.1f} %" for value in (was, now)],
-        "cost": size_text(decision["kind"], decision["cost"])
-        if cube
-        else f"{decision['cost']:.3g}",
+        "cost": size_text(decision.kind, decision.cost) if cube else f"{decision.cost:.3g}",
         "kept": len(states["kept"]),
-        "k": len(decision["top"]["before"]),
-        "precision": f"{100 * decision['precision']:.1f}",
+        "k": len(decision.top.before),
+        "precision": f"{100 * decision.precision:.1f}",
         "drawing": Markup(decision_map(decision)),
-        "pair": len(decision["pieces"]) > 1,
-        "listed": _listed(decision) if decision["kind"] == "network" else None,
+        "pair": len(decision.pieces) > 1,
+        "listed": _listed(decision) if decision.kind == "network" else None,
     }
 
 
-def _listed(decision: Mapping[str, Any]) -> dict[str, Any]:
+def _listed(decision: DecisionDrawing) -> dict[str, Any]:
     """The strongest features before and after, as the lists of `panel` show them."""
     found = strongest(decision)
     largest = max((each["share"] for both in found.values() for each in both), default=0.0)
@@ -577,36 +574,34 @@ def _listed(decision: Mapping[str, Any]) -> dict[str, Any]:
     return {"k": shown, "before": before, "after": after, "lines": lines, "entries": entries}
 
 
-def panel(decision: Mapping[str, Any]) -> dict[str, Any]:
+def panel(decision: TableDecision) -> dict[str, Any]:
     """What one method made of one decision, ready to be set: values, reasons, and their moves."""
-    before = [reason["name"] for reason in decision["before"]]
-    after = [reason["name"] for reason in decision["after"]]
-    largest = max(
-        (reason["share"] for reason in [*decision["before"], *decision["after"]]), default=0.0
-    )
+    before = [reason.name for reason in decision.before]
+    after = [reason.name for reason in decision.after]
+    largest = max((reason.share for reason in [*decision.before, *decision.after]), default=0.0)
     return {
-        "predicted": decision["predicted"],
+        "predicted": decision.predicted,
         "unchanged": True,
-        "probability": [f"{100 * value:.1f} %" for value in decision["probability"]],
-        "cost": f"{decision['cost']:.2f}",
+        "probability": [f"{100 * value:.1f} %" for value in decision.probability],
+        "cost": f"{decision.cost:.2f}",
         "drawing": None,
         "kept": len({*before} & {*after}),
         "k": len(before),
-        "precision": f"{100 * decision['precision']:.1f}",
+        "precision": f"{100 * decision.precision:.1f}",
         "values": [
-            {**value, "is_moved": value["before"] != value["after"]} for value in decision["values"]
+            {**vars(value), "is_moved": value.before != value.after} for value in decision.values
         ],
         "before": [
-            {**_reason(reason, largest), "out": reason["name"] not in after}
-            for reason in decision["before"]
+            {**_reason(reason, largest), "out": reason.name not in after}
+            for reason in decision.before
         ],
         "after": [
             {
                 **_reason(reason, largest),
-                "new": reason["name"] not in before,
-                "climbed": before.index(reason["name"]) - place if reason["name"] in before else 0,
+                "new": reason.name not in before,
+                "climbed": before.index(reason.name) - place if reason.name in before else 0,
             }
-            for place, reason in enumerate(decision["after"])
+            for place, reason in enumerate(decision.after)
         ],
         "lines": [
             (place, after.index(name) if name in after else None)
@@ -616,12 +611,11 @@ def panel(decision: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reason(reason: Mapping[str, Any], largest: float) -> dict[str, Any]:
-    share = float(reason["share"])
+def _reason(reason: Reason, largest: float) -> dict[str, Any]:
     return {
-        "name": reason["name"],
-        "share": f"{100 * share:.1f} %",
-        "length": round(100 * share / largest) if largest else 0,
+        "name": reason.name,
+        "share": f"{100 * reason.share:.1f} %",
+        "length": round(100 * reason.share / largest) if largest else 0,
     }
 
 
