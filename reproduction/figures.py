@@ -14,8 +14,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from r2et.evaluation.decisions import DrawnDecision
 from r2et.evaluation.results import ER, STRONG, Result, Scatter
 from r2et.experiments.tables import LINEAR, is_variant, passed_rows, summarise
-from r2et.report.charts import LIGHT, Drawing, constraint_handling, file_of, heading, spread
+from r2et.report.charts import Drawing, constraint_handling, file_of, heading, spread
 from r2et.report.maps import saliency_figure
+from r2et.report.pages import LIGHT
 from reproduction.figure_numbers import (
     CORRELATED,
     Correlation,

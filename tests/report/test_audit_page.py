@@ -1,5 +1,3 @@
-import base64
-import hashlib
 import json
 import re
 import time
@@ -14,7 +12,7 @@ from test_run_page import Outline
 from made_audit import EPSILONS, TOLERANCE, Audit, made_audit, verdict_at
 from r2et.auditing.records import Audit as AuditRecord
 from r2et.report import audit_page
-from r2et.report.audit_page import length_down, length_up
+from r2et.report.pages import length_down, length_up
 
 HOSTILE = "<script>alert(1)</script>"
 LINES = "#list > li > details"
@@ -140,16 +138,6 @@ def test_the_page_is_well_formed_and_asks_for_nothing_else() -> None:
         assert "url(" not in text
         assert "innerHTML" not in text
         assert {*re.findall(r"https?://[^\s\"'<]+", text)} == {"http://www.w3.org/2000/svg"}
-        assert " style=" not in text, "the policy of the page forbids it"
-
-
-def test_the_policy_admits_the_style_and_the_script_of_the_page() -> None:
-    text = audit_html(made_audit(3))
-    for tag in ("style", "script"):
-        [own] = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
-        assert f"{tag}-src &#39;sha256-{digest}&#39;" in text
-    assert "unsafe-inline" not in text
 
 
 @pytest.mark.parametrize("word", [HOSTILE, "</script>", "<!--<script>", "a\u2028b & \"c\" 'd'"])
@@ -192,13 +180,6 @@ def test_the_script_gets_all_that_the_audit_tells() -> None:
                 {"feature": names[name], "before": values[before], "after": values[after]}
                 for name, before, after in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
             ] == counter["changes"]
-
-
-def test_lengths_are_rounded_to_the_safe_side() -> None:
-    for value in (0.0999999, 0.1, 0.57, 1.2345, 12.0, 3e-7):
-        assert float(length_down(value)) <= value + 1e-12
-        assert float(length_up(value)) >= value - 1e-12
-    assert length_down(0.0999999) == "0.0999"
 
 
 def test_the_slider_stops_at_every_audited_length() -> None:

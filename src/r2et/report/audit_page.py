@@ -1,17 +1,12 @@
 """An audit and its page: one self-contained file that shows which reasons of a model hold."""
 
-import base64
-import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from r2et.attacks.ensemble import EnsembleBudget
@@ -26,14 +21,21 @@ from r2et.core.files import write_text
 from r2et.explainers import Quantity
 from r2et.report.charts import FRAME, html_of, kept_within, verdicts_within
 from r2et.report.maps import decision_map
+from r2et.report.pages import (
+    NOT_MEASURED,
+    length_down,
+    length_up,
+    page_html,
+    percent,
+    share,
+    short,
+)
 
 __all__ = ["audit", "audit_html", "write_audit_page"]
 
 VERDICTS = ("certified", "undetermined", "broken")
 TOLD = 50
 """Decisions that are readable in full without JavaScript."""
-NOT_MEASURED = "not measured"
-NBSP = "\u00a0"
 
 
 def audit(
@@ -115,140 +117,50 @@ def audit_html(audit: Audit) -> str:
     """The audit as a page that asks for no other file, readable also without JavaScript."""
     if not audit.models:
         raise ValueError("an audit page takes at least one audited model, got none.")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True)  # fmt: skip
-    environment.filters |= {
-        "count": lambda count: f"{count:,}",
-        "share": share,
-        "short": short,
-        "down": length_down,
-        "up": length_up,
-        "percent": percent,
-    }
-    page = (resources.files("r2et.report") / "audit.html").read_text(encoding="utf-8")
     settings, models, decisions = audit.settings, audit.models, audit.decisions
     longest = _longest(audit)
+    frame = {side: 100 * place for side, place in FRAME.items()}
     of_first = sum(each.model == 0 for each in decisions)
-    return environment.from_string(page).render(
-        audit=audit,
-        settings=settings,
-        data=audit.data,
-        models=models,
-        verdicts=VERDICTS,
-        policy=_policy(page),
-        sentences=[finding(audit, model) for model in models],
-        k=settings.k,
-        reasons=reasons_text(settings.k),
-        tolerance=settings.tolerance,
-        attacked=settings.attack != "none",
-        searched=_searched(settings),
-        kept_chart=html_of(partial(kept_within, [model.curve for model in models], longest)),
-        verdict_charts=[
+    values = {
+        "audit": audit,
+        "settings": settings,
+        "data": audit.data,
+        "models": models,
+        "verdicts": VERDICTS,
+        "version": audit.version,
+        "sentences": [finding(audit, model) for model in models],
+        "k": settings.k,
+        "reasons": reasons_text(settings.k),
+        "tolerance": settings.tolerance,
+        "attacked": settings.attack != "none",
+        "searched": _searched(settings),
+        "kept_chart": html_of(partial(kept_within, [model.curve for model in models], longest)),
+        "verdict_charts": [
             html_of(partial(verdicts_within, model.curve, longest)) for model in models
         ],
-        longest=longest,
-        frame={side: 100 * place for side, place in FRAME.items()},
-        at=100 * (FRAME["left"] + (FRAME["right"] - FRAME["left"]) * settings.tolerance / longest),
-        markers="●■◆▲",
-        stops=stops(audit),
-        measures=measures(audit),
-        curve_rows=list(_curve_rows(models)),
-        largest_swap=max((each.count for model in models for each in model.swaps), default=1),
-        decisions=[told(audit, each) for each in decisions[:TOLD]],
-        decision_count=len(decisions),
-        kind=audit.data.kind or "",
-        box=settings.norm == "linf",
-        drawings={
+        "longest": longest,
+        "frame": frame,
+        "at": frame["left"] + (frame["right"] - frame["left"]) * settings.tolerance / longest,
+        "markers": "●■◆▲",
+        "stops": stops(audit),
+        "measures": measures(audit),
+        "curve_rows": list(_curve_rows(models)),
+        "largest_swap": max((each.count for model in models for each in model.swaps), default=1),
+        "decisions": [told(audit, each) for each in decisions[:TOLD]],
+        "decision_count": len(decisions),
+        "kind": audit.data.kind or "",
+        "box": settings.norm == "linf",
+        "drawings": {
             number: Markup(decision_map(each.drawing))
             for number, each in enumerate(decisions)
             if each.drawing
         },
-        told_count=TOLD,
-        complete=of_first == audit.data.rows,
-        of_first=of_first,
-        packed=Markup(packed(audit)),
-    )
-
-
-def _policy(page: str) -> str:
-    """What the browser may do with the page: run its one script, use its one style sheet."""
-
-    def digest(tag: str) -> str:
-        [text] = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
-        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-    return (
-        f"default-src 'none'; style-src 'sha256-{digest('style')}'; "
-        f"script-src 'sha256-{digest('script')}'; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
-    )
-
-
-def share(count: float, total: float) -> str:
-    r"""A share in percent that never rounds a few to none or most to all.
-
-    >>> share(62, 100), share(1, 5000), share(4999, 5000), share(0, 7), share(0, 0)
-    ('62.0\xa0%', 'under 0.1\xa0%', 'over 99.9\xa0%', '0\xa0%', '–')
-    """
-    if not total:
-        return "–"
-    if count in (0, total):
-        return f"100{NBSP}%" if count else f"0{NBSP}%"
-    text = f"{100 * count / total:.1f}"
-    return {"0.0": "under 0.1", "100.0": "over 99.9"}.get(text, text) + f"{NBSP}%"
-
-
-def percent(value: float | None) -> str:
-    r"""A share between 0 and 1 in percent; the page's script rounds alike.
-
-    >>> percent(0.83125), percent(1.0), percent(None)
-    ('83.1\xa0%', '100.0\xa0%', 'not measured')
-    """
-    return NOT_MEASURED if value is None else f"{100 * value + 1e-9:.1f}{NBSP}%"
-
-
-def _decimals(value: float) -> int:
-    decimals, bound = 2, 1.0
-    while abs(value) < bound and decimals < 12:
-        bound, decimals = bound / 10, decimals + 1
-    return decimals
-
-
-def _fixed(value: float, decimals: int) -> str:
-    text = f"{value:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def short(value: float | None) -> str:
-    """A number with three digits that count.
-
-    >>> short(0.70942), short(12.5), short(0.0000213), short(0)
-    ('0.709', '12.5', '0.0000213', '0')
-    """
-    if value is None:
-        return NOT_MEASURED
-    value = float(f"{value:.3g}")
-    return _fixed(value, _decimals(value)) if value else "0"
-
-
-def length_down(value: float) -> str:
-    """A proved length, never rounded up to more than was proved.
-
-    >>> length_down(0.09999), length_down(0.57), length_down(0)
-    ('0.0999', '0.57', '0')
-    """
-    scale = 10.0 ** _decimals(value)
-    return _fixed(math.floor(value * scale + 1e-9) / scale, _decimals(value)) if value else "0"
-
-
-def length_up(value: float) -> str:
-    """The length of a change that was found, never rounded down to less than it took.
-
-    >>> length_up(0.10001), length_up(0.57)
-    ('0.101', '0.57')
-    """
-    scale = 10.0 ** _decimals(value)
-    return _fixed(math.ceil(value * scale - 1e-9) / scale, _decimals(value)) if value else "0"
+        "told_count": TOLD,
+        "complete": of_first == audit.data.rows,
+        "of_first": of_first,
+        "packed": Markup(packed(audit)),
+    }
+    return page_html("audit", values)
 
 
 def reasons_text(k: int) -> str:

@@ -28,40 +28,7 @@ from r2et.experiments.tables import (
     is_steady,
     passed_rows,
 )
-
-Colours = Mapping[str, str]
-
-EVERYWHERE = {"red": "#d1242f", "orange": "#d98c00", "green": "#009e73", "pink": "#cc79a7"}
-"""Colours that are readable on light and on dark pages."""
-LIGHT: Colours = {
-    **EVERYWHERE,
-    "ink": "#1b2733",
-    "muted": "#5d6b79",
-    "rule": "#d3d9df",
-    "open": "#b4bec8",
-    "accent": "#0072b2",
-    "faint": "#7aaed0",
-    "warn": "#c24f00",
-    "own": "#00795a",
-    "second": "#8a3ea8",
-    "third": "#a06a00",
-    "fourth": "#b3245f",
-}
-DARK: Colours = {
-    **EVERYWHERE,
-    "ink": "#e4e9ee",
-    "muted": "#9aa7b4",
-    "rule": "#333e4a",
-    "open": "#55626f",
-    "accent": "#5db4ec",
-    "faint": "#3f7ca6",
-    "warn": "#ff9a57",
-    "own": "#45c79d",
-    "second": "#cf95e8",
-    "third": "#e0b050",
-    "fourth": "#f58ab4",
-}
-"""The same names on a dark page; the style sheets of the pages have the same values."""
+from r2et.report.pages import DARK, LIGHT, Colours
 
 
 def style(colours: Colours) -> dict[Any, Any]:

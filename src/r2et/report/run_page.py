@@ -4,15 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from r2et.core.files import write_text
-from r2et.evaluation.decisions import DecisionDrawing, DecisionRecord, Reason, TableDecision
+from r2et.evaluation.decisions import DecisionRecord, TableDecision
 from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
 from r2et.experiments.tables import (
     BEST,
@@ -37,6 +35,7 @@ from r2et.experiments.tables import (
 )
 from r2et.report import charts
 from r2et.report.maps import decision_map, states_of, strongest
+from r2et.report.pages import page_html, percent
 
 __all__ = ["Headline", "headline", "report_html", "write_report"]
 
@@ -244,7 +243,7 @@ def _hollow(vanilla: Sequence[Result], best: Sequence[Result], name: str) -> lis
     if after > before + MORE_FLIPPABLE:
         said.append(
             f"More of the {name}'s decisions can be turned over by a very small change: "
-            f"{100 * after:.1f} %, against {100 * before:.1f} %."
+            f"{percent(after)}, against {percent(before)}."
         )
     return said
 
@@ -318,61 +317,59 @@ def report_html(
     measured = passed_rows(rows)
     if not measured:
         raise ValueError("a report takes at least one measured model, got failed rows only.")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True)  # fmt: skip
-    page = (resources.files("r2et.report") / "page.html").read_text(encoding="utf-8")
     first = measured[0]
     seeds = sorted({row.seed for row in rows})
     told = told_seed(rows)
     columns = columns_of(measured)
-    return environment.from_string(page).render(
-        dataset=dataset_name,
-        recipe=recipe_name,
-        recipe_line=recipe_line,
-        command=command,
-        source=source,
-        headline=headline(rows),
-        kind=of_kind(first),
-        cube=is_cube(first),
-        budget=budget_text(first, attack_radius(first)),
-        radius=attack_radius(first),
-        flippable=size_text(of_kind(first), first.radii.flippable),
-        stand_ins=list(dict.fromkeys(row.stand_in for row in rows if row.stand_in)),
-        has_linear=any(row.method == LINEAR for row in rows),
-        k=first.k,
-        features=first.features,
-        examples=sorted({row.examples for row in measured}),
-        radii=first.radii,
-        steps=first.series.scatter.last_step or None,
-        seeds=seeds,
-        seed_list=seed_list(seeds),
-        version=", ".join(sorted({row.version for row in rows})),
-        digest=", ".join(sorted({row.data for row in rows})),
-        selected_by=SELECTED_BY[first.selected_by],
-        columns=columns,
-        groups=_groups(columns),
-        strong=STRONG,
-        table=table_lines(rows, columns),
-        has_r2et=any(is_variant(row.method) for row in rows),
-        has_ours=any(is_ours(row.method) for row in rows),
-        ours_chosen=charts.is_ours_throughout(rows),
-        choices=choices(rows),
-        figures=[
+    values = {
+        "dataset": dataset_name,
+        "recipe": recipe_name,
+        "recipe_line": recipe_line,
+        "command": command,
+        "source": source,
+        "headline": headline(rows),
+        "kind": of_kind(first),
+        "cube": is_cube(first),
+        "budget": budget_text(first, attack_radius(first)),
+        "radius": attack_radius(first),
+        "flippable": size_text(of_kind(first), first.radii.flippable),
+        "stand_ins": list(dict.fromkeys(row.stand_in for row in rows if row.stand_in)),
+        "has_linear": any(row.method == LINEAR for row in rows),
+        "k": first.k,
+        "features": first.features,
+        "examples": sorted({row.examples for row in measured}),
+        "radii": first.radii,
+        "steps": first.series.scatter.last_step or None,
+        "seeds": seeds,
+        "seed_list": seed_list(seeds),
+        "version": ", ".join(sorted({row.version for row in rows})),
+        "digest": ", ".join(sorted({row.data for row in rows})),
+        "selected_by": SELECTED_BY[first.selected_by],
+        "columns": columns,
+        "groups": _groups(columns),
+        "strong": STRONG,
+        "table": table_lines(rows, columns),
+        "has_r2et": any(is_variant(row.method) for row in rows),
+        "has_ours": any(is_ours(row.method) for row in rows),
+        "ours_chosen": charts.is_ours_throughout(rows),
+        "choices": choices(rows),
+        "figures": [
             {"chart": charts.html_of(partial(draw, rows)), **words}
             for draw, words in FIGURES
             if all(charts.can_draw(draw, row) for row in measured)
         ],
-        told_seed=told,
-        buys=first.change_buys,
-        preflight=alarm_lines(measured, "preflight"),
-        alarms=alarm_lines(measured),
-        doubts=exchange_doubts(measured),
-        exchanged=any(column.key == EXCHANGES for column in columns),
-        without=max(row.numbers.get("without_exchanges", 0.0) for row in measured),
-        doubled=last_doublings(measured),
-        decisions=decisions(rows, told),
-        shown_methods=decision_methods(rows, told),
-    )
+        "told_seed": told,
+        "buys": first.change_buys,
+        "preflight": alarm_lines(measured, "preflight"),
+        "alarms": alarm_lines(measured),
+        "doubts": exchange_doubts(measured),
+        "exchanged": any(column.key == EXCHANGES for column in columns),
+        "without": max(row.numbers.get("without_exchanges", 0.0) for row in measured),
+        "doubled": last_doublings(measured),
+        "decisions": decisions(rows, told),
+        "shown_methods": decision_methods(rows, told),
+    }
+    return page_html("run", values)
 
 
 def alarm_lines(rows: Sequence[Result], kind: str = "alarms") -> list[str]:
@@ -386,7 +383,7 @@ def alarm_lines(rows: Sequence[Result], kind: str = "alarms") -> list[str]:
 
 def last_doublings(rows: Sequence[Result]) -> str:
     """How much the last doubling of the strong attack's effort took off P@k, over all networks."""
-    taken = [-100 * row.measures.get("last_doubling", 0.0) for row in rows]
+    taken = [0.0 - 100 * row.measures.get("last_doubling", 0.0) for row in rows]
     return f"{min(taken):.1f} to {max(taken):.1f} points" if max(taken) > 0 else ""
 
 
@@ -506,7 +503,7 @@ def decisions(rows: Sequence[Result], seed: int | None) -> list[dict[str, Any]]:
                 by_method[method][number].actual for method in order if number in by_method[method]
             ),
             "panels": [
-                {"method": method, **_panel_of(by_method[method][number], cube)}
+                {"method": method, **panel(by_method[method][number], cube)}
                 for method in order
                 if number in by_method[method]
             ],
@@ -521,48 +518,70 @@ def _row_of(decision: DecisionRecord) -> str:
     return " and ".join(map(str, row)) if isinstance(row, tuple) else str(row)
 
 
-def _panel_of(decision: DecisionRecord, cube: bool) -> dict[str, Any]:
-    return drawn_panel(decision, cube) if isinstance(decision, DecisionDrawing) else panel(decision)
-
-
-def drawn_panel(decision: DecisionDrawing, cube: bool) -> dict[str, Any]:
-    """What one method made of a picture or a network: a drawing, and its strongest edges."""
-    states = states_of(decision)
+def panel(decision: DecisionRecord, cube: bool) -> dict[str, Any]:
+    """What one method made of one decision, ready to be set: values or a drawing, and reasons."""
     was, now = decision.probability
-    return {
+    told = {
         "predicted": decision.predicted,
-        "unchanged": now > 0.5,
-        "probability": [f"{100 * value:.1f} %" for value in (was, now)],
-        "cost": size_text(decision.kind, decision.cost) if cube else f"{decision.cost:.3g}",
-        "kept": len(states["kept"]),
-        "k": len(decision.top.before),
+        "probability": [percent(was), percent(now)],
         "precision": f"{100 * decision.precision:.1f}",
+    }
+    if isinstance(decision, TableDecision):
+        found = _reasons(decision)
+        return told | {
+            "unchanged": True,
+            "cost": f"{decision.cost:.2f}",
+            "drawing": None,
+            "kept": sum(each["place"] is not None for each in found["before"]),
+            "k": len(found["before"]),
+            "reasons": _moves(found, "of all scores"),
+            "values": [
+                {**vars(value), "is_moved": value.before != value.after}
+                for value in decision.values
+            ],
+        }
+    edges = decision.kind == "network"
+    return told | {
+        "unchanged": now > 0.5,
+        "cost": size_text(decision.kind, decision.cost) if cube else f"{decision.cost:.3g}",
         "drawing": Markup(decision_map(decision)),
+        "kept": len(states_of(decision)["kept"]),
+        "k": len(decision.top.before),
         "pair": len(decision.pieces) > 1,
-        "listed": _listed(decision) if decision.kind == "network" else None,
+        "reasons": _moves(strongest(decision), "of the largest score") if edges else None,
     }
 
 
-def _listed(decision: DecisionDrawing) -> dict[str, Any]:
-    """The strongest features before and after, as the lists of `panel` show them."""
-    found = strongest(decision)
+def _reasons(decision: TableDecision) -> dict[str, list[dict[str, Any]]]:
+    """The reasons "before" and "after" as `strongest` has them, each with its other place."""
+    lists = {"before": decision.before, "after": decision.after}
+    places = {
+        when: {reason.name: place for place, reason in enumerate(reasons)}
+        for when, reasons in lists.items()
+    }
+    return {
+        when: [{**vars(reason), "place": places[other].get(reason.name)} for reason in lists[when]]
+        for when, other in (("before", "after"), ("after", "before"))
+    }
+
+
+def _moves(found: Mapping[str, Sequence[Mapping[str, Any]]], of: str) -> dict[str, Any]:
+    """Two lists of reasons ready to be set side by side, and the lines between them."""
     largest = max((each["share"] for both in found.values() for each in both), default=0.0)
     before, after = (
         [
             {
                 "name": each["name"],
-                "share": f"{100 * each['share']:.0f} %",
-                "of": "of the largest score",
+                "share": f"{percent(each['share'])} {of}",
                 "length": round(100 * each["share"] / largest) if largest else 0,
-                "out": each["place"] is None,
-                "new": each["place"] is None,
+                "moved": each["place"] is None,
                 "climbed": 0 if each["place"] is None else each["place"] - place,
             }
             for place, each in enumerate(found[when])
         ]
         for when in ("before", "after")
     )
-    shown = len(found["before"])
+    shown = len(before)
     # Lines to places below those shown run out of the picture.
     lines = [(place, each["place"]) for place, each in enumerate(found["before"])]
     lines += [
@@ -570,53 +589,8 @@ def _listed(decision: DecisionDrawing) -> dict[str, Any]:
         for place, each in enumerate(found["after"])
         if each["place"] is not None and each["place"] >= shown
     ]
-    entries = [place for place, each in enumerate(found["after"]) if each["place"] is None]
+    entries = [place for place, each in enumerate(after) if each["moved"]]
     return {"k": shown, "before": before, "after": after, "lines": lines, "entries": entries}
-
-
-def panel(decision: TableDecision) -> dict[str, Any]:
-    """What one method made of one decision, ready to be set: values, reasons, and their moves."""
-    before = [reason.name for reason in decision.before]
-    after = [reason.name for reason in decision.after]
-    largest = max((reason.share for reason in [*decision.before, *decision.after]), default=0.0)
-    return {
-        "predicted": decision.predicted,
-        "unchanged": True,
-        "probability": [f"{100 * value:.1f} %" for value in decision.probability],
-        "cost": f"{decision.cost:.2f}",
-        "drawing": None,
-        "kept": len({*before} & {*after}),
-        "k": len(before),
-        "precision": f"{100 * decision.precision:.1f}",
-        "values": [
-            {**vars(value), "is_moved": value.before != value.after} for value in decision.values
-        ],
-        "before": [
-            {**_reason(reason, largest), "out": reason.name not in after}
-            for reason in decision.before
-        ],
-        "after": [
-            {
-                **_reason(reason, largest),
-                "new": reason.name not in before,
-                "climbed": before.index(reason.name) - place if reason.name in before else 0,
-            }
-            for place, reason in enumerate(decision.after)
-        ],
-        "lines": [
-            (place, after.index(name) if name in after else None)
-            for place, name in enumerate(before)
-        ],
-        "entries": [place for place, name in enumerate(after) if name not in before],
-    }
-
-
-def _reason(reason: Reason, largest: float) -> dict[str, Any]:
-    return {
-        "name": reason.name,
-        "share": f"{100 * reason.share:.1f} %",
-        "length": round(100 * reason.share / largest) if largest else 0,
-    }
 
 
 def _mean(values: Sequence[float]) -> float:
