@@ -7,7 +7,7 @@ from r2et.attacks.comparison import HandlingPoint, pareto_front
 from r2et.evaluation.results import ER, STRONG, Result
 from r2et.experiments.tables import LINEAR, VANILLA, passed_rows, summarise
 from r2et.metrics.statistics import mean_with_interval
-from reproduction.papers import NAMES, NONE, Grid, rows_of
+from reproduction.papers import NONE, Grid, label_of, rows_of
 
 CORRELATED = {
     "thickness": "thickness, adversarial",
@@ -60,9 +60,7 @@ def correlation_grid(found: Sequence[Correlation], title: str) -> Grid:
     for dataset, label in dict.fromkeys((each.dataset, each.label) for each in found):
         own = [each for each in found if (each.dataset, each.label) == (dataset, label)]
         cells = [NONE if each.mean is None else _signed(each.mean, each.sd) for each in own]
-        lines.append(
-            (NAMES.get(dataset, dataset), label, *cells, str(max(each.count for each in own)))
-        )
+        lines.append((label_of(dataset), label, *cells, str(max(each.count for each in own))))
     return Grid(
         title=title,
         headings=("data set", "method", *(f"{name} ours" for name in CORRELATED.values()), "seeds"),
@@ -170,7 +168,7 @@ def profile_grid(rows: Sequence[Result], datasets: Sequence[str], title: str) ->
             _step_down(shares[k - 1], shares[k]) if len(shares) > k and shares[k - 1] > 0 else NONE
             for k in (2, 5, 8)
         ]
-        lines.append((NAMES.get(dataset, dataset), *cells))
+        lines.append((label_of(dataset), *cells))
     return Grid(
         title=title,
         headings=("data set", *(f"place {k} → {k + 1} ours" for k in (2, 5, 8))),

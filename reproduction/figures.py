@@ -25,7 +25,7 @@ from reproduction.figure_numbers import (
     places,
     profile,
 )
-from reproduction.papers import NAMES, HandlersResult, datasets_of, rows_of
+from reproduction.papers import HandlersResult, datasets_of, label_of, rows_of
 from reproduction.targets import (
     CORRELATED_MODELS,
     PAIRS_DATASET,
@@ -73,8 +73,7 @@ def first_flip_figure(rows: Sequence[Result]) -> Drawing:
         ]
         heading(
             panels[0],
-            f"{label} on {NAMES.get(dataset, dataset)}, seed {own[0].seed}: ERAttack step "
-            "of the first flip",
+            f"{label} on {label_of(dataset)}, seed {own[0].seed}: ERAttack step of the first flip",
             MUTED,
         )
     else:
@@ -130,7 +129,7 @@ def correlations_figure(rows: Sequence[Result]) -> Drawing:
     ]
     axes.set_yticks(
         range(len(groups)),
-        [f"{label}, {NAMES.get(dataset, dataset)}" for dataset, label in groups],
+        [f"{label}, {label_of(dataset)}" for dataset, label in groups],
     )
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlim(-1, 1)
@@ -184,7 +183,7 @@ def trade_off_figure(rows: Sequence[Result]) -> Drawing:
             seen |= {each.method: each.label for each in found}
             front = [each.label for each in found if each.on_front]
             _plane(axes, found)
-            heading(axes, f"{NAMES.get(dataset, dataset)}: P@k under {attack}, %", MUTED)
+            heading(axes, f"{label_of(dataset)}: P@k under {attack}, %", MUTED)
             said.append(f"{dataset}, {attack}: on the front {', '.join(front) or 'none'}.")
     for axes in panels[-1]:
         axes.set_xlabel("clean AUC")
@@ -244,7 +243,7 @@ def sorted_scores_figure(rows: Sequence[Result]) -> Drawing:
         axes.set_xlabel(f"place among {len(shares)} features")
         axes.set_ylim(0, 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        heading(axes, f"{NAMES.get(dataset, dataset)}: score as share of the first", MUTED)
+        heading(axes, f"{label_of(dataset)}: score as share of the first", MUTED)
         gaps = [f"{shares[k - 1] - shares[k]:.3f} after place {k}" for k in (2, 5, 8)
                 if len(shares) > k]  # fmt: skip
         said.append(f"{dataset}: gaps of {', '.join(gaps)}.")
@@ -287,7 +286,7 @@ def pairs_figure(rows: Sequence[Result]) -> Drawing:
     axes.set_xlabel("k', number of compared pairs")
     axes.set_xlim(0.7, 8.3)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    name = NAMES.get(dataset, dataset)
+    name = label_of(dataset)
     heading(axes, f"{name}: P@k, %  ·  solid: ERAttack, mean and sd; dashed: strong attack", MUTED)
     _name(axes, ends)
     return Drawing(
@@ -351,7 +350,7 @@ def saliency_figures(rows: Sequence[Result], datasets: Sequence[str]) -> dict[st
         if told:
             first = next(iter(told.values()))
             alike = {label: each for label, each in told.items() if each.row == first.row}
-            title = f"Saliency maps of one example of {NAMES.get(dataset, dataset)}"
+            title = f"Saliency maps of one example of {label_of(dataset)}"
             found[dataset] = saliency_figure(alike, name=f"saliency-{dataset}", title=title)
     return found
 

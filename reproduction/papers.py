@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from r2et.attacks.comparison import HandlingPoint
 from r2et.core.naming import nearest
+from r2et.data.builtin import DATASETS
 from r2et.evaluation.results import (
     COLUMNS,
     ER,
@@ -46,16 +47,11 @@ CONTROL_KEYS = (
 CONTROLS = tuple(column for key in CONTROL_KEYS for column in COLUMNS if column.key == key)
 FAR = 0.05  # points of a hundred, from which on a number differs whatever its spread
 NONE = "–"
-NAMES = {
-    "adult": "Adult",
-    "bank": "Bank",
-    "compas": "COMPAS",
-    "mnist": "MNIST 3/8 pairs",
-    "cifar10": "CIFAR-10",
-    "oct": "retinal OCT (concepts)",
-    "abide": "ABIDE brain networks, age",
-    "cnp": "CNP brain networks",
-}
+
+
+def label_of(dataset: str) -> str:
+    """What tables and figures call a data set."""
+    return DATASETS[dataset].label if dataset in DATASETS else dataset
 
 
 @dataclass(frozen=True, kw_only=True)

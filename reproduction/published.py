@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-PUBLISHED_AS = {"cifar10": "CIFAR-10", "oct": "ROCT", "abide": "ADHD", "cnp": "BP"}
-"""The column of the papers that a data set stands in, where it goes by another name."""
+from r2et.data.builtin import DATASETS
 
 
 def published_in(
@@ -17,7 +16,7 @@ def published_in(
     >>> published_in("9", "bank", "SP", "COMP")
     0.31
     """
-    wanted = (table, PUBLISHED_AS.get(dataset, dataset), label, measure, setting)
+    wanted = (table, _column(dataset), label, measure, setting)
     return _published().get(tuple(word.casefold() for word in wanted))
 
 
@@ -32,8 +31,12 @@ def published_labels(table: str, dataset: str) -> list[str]:
 
 
 def _of(line: Mapping[str, str], table: str, dataset: str) -> bool:
-    column = PUBLISHED_AS.get(dataset, dataset)
-    return line["table"] == table and line["dataset"].casefold() == column.casefold()
+    return line["table"] == table and line["dataset"].casefold() == _column(dataset).casefold()
+
+
+def _column(dataset: str) -> str:
+    """What the papers call a data set, or the one that it stands in for."""
+    return DATASETS[dataset].published if dataset in DATASETS else dataset
 
 
 @cache

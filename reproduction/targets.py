@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from r2et.core.naming import nearest
+from r2et.data.builtin import DATASETS
 from r2et.evaluation.results import MSE, Result
 from r2et.experiments.config import RETRAIN, Recipe, load_recipe, recipe_names
 from reproduction.figure_numbers import (
@@ -20,11 +21,11 @@ from reproduction.figure_numbers import (
     scatter_grid,
 )
 from reproduction.papers import (
-    NAMES,
     Grid,
     HandlersResult,
     Quantity,
     datasets_of,
+    label_of,
     paper_table,
     rows_of,
     table_grid,
@@ -32,10 +33,10 @@ from reproduction.papers import (
 )
 
 ALL = "all"
-TABULAR = ("adult", "bank", "compas")
-PAIRED = ("mnist", "abide", "cnp")
-PICTURED = ("mnist", "cifar10")
-EVERY = (*TABULAR, "mnist", "cifar10", "oct", "abide", "cnp")
+EVERY = tuple(name for name, entry in DATASETS.items() if entry.published)
+TABULAR = tuple(name for name in EVERY if DATASETS[name].kind == "table")
+NETWORKS = tuple(name for name in EVERY if DATASETS[name].kind == "network")
+PAIRED = tuple(name for name in EVERY if DATASETS[name].pairs)
 HANDLERS_ROWS = "handlers"
 PAIRS_DATASET = "bank"
 SCATTERED_MODEL = ("compas", "r2et")
@@ -165,7 +166,7 @@ def _budget(row: Result) -> str:
     radius, norm = row.radii.attack, row.radii.norm
     if norm == "l2":
         return f"ε = {radius:g}"
-    of_pixels = row.dataset in ("mnist", "cifar10", "oct")
+    of_pixels = row.dataset in DATASETS and DATASETS[row.dataset].kind == "picture"
     size = f"{255 * radius:.4g}/255" if of_pixels else f"{radius:g}"
     return f"no number changed by more than {size} in total"
 
@@ -176,7 +177,7 @@ def _told(rows: Sequence[Result], dataset: str, recipes: Iterable[str]) -> tuple
 
 
 def _title(target: Target, dataset: str) -> str:
-    return f"{target.title}: {NAMES.get(dataset, dataset)}"
+    return f"{target.title}: {label_of(dataset)}"
 
 
 def _show_table(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
@@ -342,7 +343,7 @@ TARGETS: dict[str, Target] = {
             line="Clean and attacked AUC on brain networks: attacks that keep the predictions.",
             needs=PAPER,
             show=_show_table,
-            datasets=("abide", "cnp"),
+            datasets=NETWORKS,
             quantities=tuple(
                 Quantity(
                     heading=f"{measure} {attack}",
@@ -439,7 +440,7 @@ TARGETS: dict[str, Target] = {
             "marked.",
             needs=PAPER,
             show=_show_maps,
-            datasets=PICTURED,
+            datasets=("mnist", "cifar10"),
         ),
         Target(
             name="figure-4",
@@ -466,7 +467,7 @@ TARGETS: dict[str, Target] = {
             "on Vanilla.",
             needs=(Need(recipe="paper", methods=()),),
             show=_show_handlers,
-            datasets=(*TABULAR, "abide", "cnp"),
+            datasets=(*TABULAR, *NETWORKS),
             handlers=True,
         ),
         Target(

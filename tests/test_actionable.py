@@ -35,7 +35,7 @@ from r2et.attacks.pgd import flippable
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Dataset, Scale, Split, from_frame, load
-from r2et.data.builtin import TABLES
+from r2et.data.builtin import DATASETS
 from r2et.data.schema import Category, Numeric, Schema
 from r2et.data.structure import TableStructure
 from r2et.explainers import gradient, predicted
@@ -43,6 +43,7 @@ from r2et.perturbations import PerturbationSet
 from refusals import refusal
 
 ROOT = Path(__file__).parents[1]
+TABLES = [name for name, entry in DATASETS.items() if entry.kind == "table"]
 DTYPES = [torch.float32, torch.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 embedded = pytest.mark.parametrize("name", TABLES)

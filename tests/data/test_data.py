@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from r2et.data import Dataset, Feature, TableStructure, from_frame, load, read_csv
-from r2et.data.builtin import TABLES
+from r2et.data.builtin import DATASETS
 from r2et.data.features import fit_scale, plain, sum_of_parts, with_unit
 
 ROOT = Path(__file__).parents[2]
 RAW = Path(os.environ.get("R2ET_RAW_DATA", ROOT.parent / "shared" / "data"))
+TABLES = [name for name, entry in DATASETS.items() if entry.kind == "table"]
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -74,7 +75,7 @@ def tiny(rows: int = 40, name: str = "tiny") -> Dataset:
     )
 
 
-@pytest.fixture(scope="module", params=list(TABLES))
+@pytest.fixture(scope="module", params=TABLES)
 def embedded(request: pytest.FixtureRequest) -> Dataset:
     return loaded(request.param)
 
@@ -88,6 +89,7 @@ GROUPS = {"adult": 8, "bank": 8, "compas": 11}
 
 def test_shapes_and_classes(embedded: Dataset) -> None:
     assert embedded.x.shape == SHAPES[embedded.name]
+    assert embedded.structure.kind == "table"
     assert embedded.n == SHAPES[embedded.name][1]
     assert embedded.x.dtype == torch.float64
     assert embedded.y.dtype == torch.int64

@@ -264,7 +264,7 @@ def test_bad_wishes_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_file_names_its_source(tmp_path: Path) -> None:
     for name in STORED:
-        message = refusal(lambda name=name: DATASETS[name](tmp_path))
+        message = refusal(lambda name=name: DATASETS[name].load(tmp_path))
         assert STORED[name].file in message
         assert "et al." in message
 
@@ -377,7 +377,7 @@ def real(name: str) -> Dataset:
     path = SHARED / "brain" / STORED[name].file
     if not path.is_file():
         pytest.skip(f"{path} is not on this machine")
-    return DATASETS[name](SHARED)
+    return DATASETS[name].load(SHARED)
 
 
 COUNTS = {
@@ -397,6 +397,8 @@ def test_the_stored_networks_are_as_documented(name: str) -> None:
     assert found.structure.piece.shape == (nodes, nodes)
     assert found.y.bincount().tolist() == counts
     assert len(set(found.structure.nodes)) == nodes
+    assert (DATASETS[name].kind, DATASETS[name].pairs) == ("network", found.structure.pairs)
+    assert found.structure.kind == "network"
     assert found.structure.pairs
     assert found.stand_in
     assert found.structure.centred == (found.structure.bounds == (-1.0, 1.0))

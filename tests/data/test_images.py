@@ -35,7 +35,9 @@ def _no_root_but_the_one_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def collection(name: str, root: Path | None = None) -> Dataset:
-    return load(name, root)
+    found, entry = load(name, root), DATASETS[name]
+    assert (found.structure.kind, found.structure.pairs) == (entry.kind, entry.pairs)
+    return found
 
 
 def real(name: str, path: str) -> Dataset:

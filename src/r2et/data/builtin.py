@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
 from r2et.core.naming import nearest
 from r2et.data.dataset import Dataset
-from r2et.data.graphs import GRAPH_FILES, STORED, load_graphs, read_graphs
-from r2et.data.images import IMAGES, read_folder
+from r2et.data.graphs import GRAPH_FILES, load_graphs, read_graphs
+from r2et.data.images import cifar10, mnist, read_folder, retinal_scans
 from r2et.data.roots import data_root
 from r2et.data.schema import Category, Schema
 from r2et.data.structure import TableStructure
 
-TABLES = ("adult", "bank", "compas")
 FILES = resources.files("r2et.data") / "files"
 
 
@@ -86,13 +86,49 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
     """
     if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}: {nearest(name, DATASETS)}")
-    return DATASETS[name](data_root(root))
+    return DATASETS[name].load(data_root(root))
 
 
-DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
-    "adult": lambda root: read("adult"),
-    "bank": lambda root: read("bank"),
-    "compas": lambda root: read("compas"),
-    **IMAGES,
-    **{name: partial(load_graphs, name=name) for name in STORED},
+@dataclass(frozen=True, kw_only=True)
+class DatasetEntry:
+    """A data set by name: how it is read, and what is known of it before it is.
+
+    `load(root)` reads it, from the folder of data `root` if it does not travel with the package.
+    `label` is what tables and figures call it, `published` the name that the papers print beside
+    its numbers, or those of what it stands in for. `kind` and `pairs` are those of its structure.
+    """
+
+    load: Callable[[Path | None], Dataset]
+    label: str
+    kind: Literal["table", "picture", "network"] = "table"
+    pairs: bool = False
+    published: str = ""
+
+
+def _table(name: str, label: str) -> DatasetEntry:
+    return DatasetEntry(load=lambda root: read(name), label=label, published=label)
+
+
+def _graphs(name: str, label: str, published: str = "") -> DatasetEntry:
+    load = partial(load_graphs, name=name)
+    return DatasetEntry(load=load, label=label, kind="network", pairs=True, published=published)
+
+
+DATASETS: dict[str, DatasetEntry] = {
+    "adult": _table("adult", "Adult"),
+    "bank": _table("bank", "Bank"),
+    "compas": _table("compas", "COMPAS"),
+    "mnist": DatasetEntry(
+        load=mnist, label="MNIST 3/8 pairs", kind="picture", pairs=True, published="MNIST"
+    ),
+    "cifar10": DatasetEntry(load=cifar10, label="CIFAR-10", kind="picture", published="CIFAR-10"),
+    "oct": DatasetEntry(
+        load=retinal_scans, label="retinal OCT (concepts)", kind="picture", published="ROCT"
+    ),
+    "abide": _graphs("abide", "ABIDE brain networks, age", "ADHD"),
+    "abide-diagnosis": _graphs("abide-diagnosis", "ABIDE brain networks, diagnosis"),
+    "cnp": _graphs("cnp", "CNP brain networks", "BP"),
+    "kki": _graphs("kki", "ADHD-200 brain networks, KKI"),
+    "ohsu": _graphs("ohsu", "ADHD-200 brain networks, OHSU"),
+    "peking": _graphs("peking", "ADHD-200 brain networks, Peking"),
 }

@@ -539,10 +539,3 @@ def sixteen_bits(image: Image.Image) -> Image.Image:
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError("its numbers are not of 8 or 16 bits")
     return Image.fromarray(values)
-
-
-IMAGES: dict[str, Callable[[Path | None], Dataset]] = {
-    "mnist": mnist,
-    "cifar10": cifar10,
-    "oct": retinal_scans,
-}
