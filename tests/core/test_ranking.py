@@ -11,7 +11,6 @@ from torch import Tensor
 
 from closed_form import numbers
 from r2et.core.ranking import (
-    distinct_sets,
     facing_count,
     facing_margin,
     facing_weights,
@@ -22,6 +21,7 @@ from r2et.core.ranking import (
     top_k_mask,
     top_margin,
 )
+from r2et.metrics.individuality import distinct_sets
 
 # Whole numbers tie often, the others hardly ever; -0.0 and 0.0 are equal and must tie.
 SCORES = some.integers(-2, 2).map(float) | some.just(-0.0) | some.floats(-9, 9, width=32)

@@ -8,7 +8,7 @@ from closed_form import Linear, Quadratic, numbers, tiny_mlp
 from r2et.core.autograd import hessian_norm
 from r2et.explainers import Gradient, gradient, predicted
 from r2et.metrics import METRICS, Case
-from r2et.metrics.sensitivity import censored, changed_prediction, curvature, manipulation_step
+from r2et.metrics.sensitivity import changed_prediction, curvature, manipulation_step
 from r2et.metrics.thickness import thickness
 
 signed_logit = Gradient(of="logit", form="signed")
@@ -65,14 +65,12 @@ HISTORY = torch.tensor(
 )
 def test_the_first_step_below_is_found(below: float, steps: list[int]) -> None:
     assert manipulation_step(HISTORY, below).tolist() == steps
-    assert censored(HISTORY, below).tolist() == [step == len(HISTORY) for step in steps]
 
 
 @pytest.mark.parametrize("history", [HISTORY[0], HISTORY[:0], HISTORY / 0 * 0])
 def test_a_broken_history_is_refused(history: Any) -> None:
-    for measure in (manipulation_step, censored):
-        with pytest.raises(ValueError, match="a history of P@k"):
-            measure(history)
+    with pytest.raises(ValueError, match="a history of P@k"):
+        manipulation_step(history)
 
 
 # --- the table of metrics ---

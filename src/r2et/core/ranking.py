@@ -124,8 +124,3 @@ def ties(saliency: Tensor, k: int) -> Tensor:
     check_k(k, saliency.shape[-1])
     values = saliency.sort(dim=-1, descending=True).values
     return values[..., k - 1] == values[..., k]
-
-
-def distinct_sets(saliency: Tensor, k: int) -> int:
-    """How many different top-k sets a batch of explanations shows."""
-    return int(torch.unique(top_k_mask(saliency, k), dim=0).shape[0])

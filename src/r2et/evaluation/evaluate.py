@@ -23,7 +23,7 @@ from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import Budget, attack, attack_curve
 from r2et.attacks.search import AttackResult, Outputs, prediction
 from r2et.core.inputs import Joined
-from r2et.core.ranking import distinct_sets, precision_at_k
+from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data.dataset import Split
 from r2et.evaluation.decisions import DecisionRecord, decision_records
@@ -39,7 +39,8 @@ from r2et.explainers import (
 )
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import shares_of
-from r2et.metrics.sensitivity import off_data_share
+from r2et.metrics.individuality import distinct_sets
+from r2et.metrics.sensitivity import manipulation_step, off_data_share
 from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean_with_interval
 from r2et.metrics.thickness import explained, gaussian, thickness
 from r2et.models.linear import Product
@@ -457,9 +458,8 @@ def scatter_of(
     if er is None:
         return Scatter()
     last = int(er.steps[-1])
-    gone = er.history < below
-    steps = torch.cat([er.steps, er.steps[-1:] + 1]).to(gone.device)
-    first = steps[torch.where(gone.any(0), gone.int().argmax(0), len(er.steps))]
+    steps = torch.cat([er.steps, er.steps[-1:] + 1]).to(er.history.device)
+    first = steps[manipulation_step(er.history, below)]
     flip = first.double()
     shown = {
         "thickness": values["er_thickness"],

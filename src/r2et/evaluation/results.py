@@ -181,7 +181,7 @@ _BY_HAND = (
     ),
     Measure(
         key="er_thickness",
-        heading="Thickness",
+        heading=METRICS["thickness"].label,
         group=MARGIN,
         line="Share of pairs of a top k and another feature that stay in order on the way to "
         "the ERAttack input, averaged along the way.",
@@ -207,7 +207,7 @@ _BY_HAND = (
     ),
     Measure(
         key="hessian_norm",
-        heading="Hessian norm",
+        heading=METRICS["hessian norm"].label,
         line=METRICS["hessian norm"].line,
         style="number",
         better="lower",
@@ -216,7 +216,7 @@ _BY_HAND = (
     *(
         Measure(
             key=key,
-            heading=key.upper(),
+            heading=METRICS[key].label,
             line=METRICS[key].line,
             style="number",
             better=METRICS[key].better,
@@ -226,7 +226,7 @@ _BY_HAND = (
     ),
     Measure(
         key="saliency_norm",
-        heading="Sum |I|",
+        heading=METRICS["saliency norm"].label,
         group=CONTROLS,
         line="Size of the explanations: gaps between scores also grow when all gradients do, "
         "and then decisions flip more easily.",
@@ -253,7 +253,7 @@ _BY_HAND = (
     ),
     Measure(
         key="exchange_agreement",
-        heading="Exchanges agree",
+        heading=METRICS["exchange agreement"].label,
         group=CONTROLS,
         line="How far the gradients order the exchanges of categories that a person could make as "
         "the score does: 1 is the same order, 0 none, and then the reasons say nothing about "
@@ -264,7 +264,7 @@ _BY_HAND = (
     ),
     Measure(
         key="exchange_size",
-        heading="Exchange size",
+        heading=METRICS["exchange size"].label,
         group=CONTROLS,
         line="What the gradients say that exchanges of categories do against what these do, the "
         "smaller over the larger: 1 is equal, and near 0 the gradients are of something else.",
@@ -331,7 +331,7 @@ def _under_attack() -> Iterable[Measure]:
         for ending, metric in UNDER_ATTACK.items():
             yield Measure(
                 key=f"{attack}_{ending}",
-                heading=f"{metric}, {name}",
+                heading=f"{METRICS[metric].label}, {name}",
                 line=METRICS[metric].line,
                 style="number",
                 better=METRICS[metric].better,

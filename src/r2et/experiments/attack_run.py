@@ -20,7 +20,7 @@ from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import ATTACKS, Budget, attack, attack_curve
 from r2et.auditing.models import load_model, needs_network
 from r2et.core.naming import briefly, nearest
-from r2et.core.ranking import check_k, distinct_sets, precision_at_k, ties
+from r2et.core.ranking import check_k, precision_at_k, ties
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
 from r2et.evaluation.decisions import Change, Reason, changes, reasons
@@ -39,6 +39,7 @@ from r2et.explainers import (
     predicted,
 )
 from r2et.metrics.exchanges import exchange_agreement
+from r2et.metrics.individuality import distinct_sets
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
 from r2et.perturbations import PERTURBATIONS, Box, L2Ball, PerturbationSet, one_of

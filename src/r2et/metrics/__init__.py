@@ -13,7 +13,7 @@ from r2et.core.one_hot import OneHot
 from r2et.explainers import Explainer, check_inputs, check_predicted
 from r2et.metrics import agreement, exchanges, faithfulness, sensitivity, thickness
 
-__all__ = ["METRICS", "Case", "Metric", "names_of"]
+__all__ = ["METRICS", "Case", "Metric"]
 
 ROWS_AT_ONCE = 16_384
 
@@ -99,21 +99,17 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A measure of a case, (B,): what it needs, whether more of it is better, and one line on it.
+    """A measure of a case, (B,): its label, what it needs, what is better, and one line on it.
 
-    It needs an attacked input, "removal" of explained features of the input, "exchanges" of
-    categories, or nothing but the model.
+    The label is what tables call it. It needs an attacked input, "removal" of explained features of
+    the input, "exchanges" of categories, or nothing but the model.
     """
 
+    label: str
     measure: Callable[[Case], Tensor]
     needs: Literal["attack", "model", "removal", "exchanges"]
     better: Literal["higher", "lower", "none"]
     line: str
-
-
-def names_of(needs: str) -> tuple[str, ...]:
-    """The metrics that need this, in the order of the table."""
-    return tuple(name for name, metric in METRICS.items() if metric.needs == needs)
 
 
 def _compared(measure: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Case], Tensor]:
@@ -148,60 +144,70 @@ def _thickness(case: Case) -> Tensor:
 
 METRICS: dict[str, Metric] = {
     "precision@k": Metric(
+        label="P@k",
         measure=lambda case: agreement.precision_at_k(case.before, case.after, case.k),
         needs="attack",
         better="higher",
         line="Share of the top k features that stay in the top k.",
     ),
     "pearson": Metric(
+        label="Pearson",
         measure=_compared(agreement.pearson),
         needs="attack",
         better="higher",
         line="Correlation of the saliencies before and after the attack.",
     ),
     "mse": Metric(
+        label="MSE",
         measure=_compared(agreement.mse),
         needs="attack",
         better="lower",
         line="Mean squared difference of the saliencies before and after the attack.",
     ),
     "kendall": Metric(
+        label="Kendall",
         measure=_compared(agreement.kendall),
         needs="attack",
         better="higher",
         line="Kendall's tau-b of the rankings before and after the attack.",
     ),
     "spearman": Metric(
+        label="Spearman",
         measure=_compared(agreement.spearman),
         needs="attack",
         better="higher",
         line="Spearman's correlation of the rankings before and after the attack.",
     ),
     "sen": Metric(
+        label="Sen",
         measure=lambda case: sensitivity.changed_prediction(case.model, case.x, case.attacked),
         needs="attack",
         better="lower",
         line="Whether the attack changes the predicted class.",
     ),
     "dffot": Metric(
+        label="DFFOT",
         measure=_without(faithfulness.dffot),
         needs="removal",
         better="lower",
         line="Smallest share of top features whose removal changes the predicted class.",
     ),
     "comp": Metric(
+        label="COMP",
         measure=_without(faithfulness.comp),
         needs="removal",
         better="higher",
         line="Mean change of the predicted probability when top features are removed.",
     ),
     "suff": Metric(
+        label="SUFF",
         measure=_without(faithfulness.suff),
         needs="removal",
         better="lower",
         line="Mean change of the predicted probability when only top features are left.",
     ),
     "hessian norm": Metric(
+        label="Hessian norm",
         measure=lambda case: sensitivity.curvature(
             case.model, case.x, case.y, case.explain, probes=case.probes
         ),
@@ -210,30 +216,35 @@ METRICS: dict[str, Metric] = {
         line="Frobenius norm of the derivative of the explanation at the clean input.",
     ),
     "saliency norm": Metric(
+        label="Sum |I|",
         measure=lambda case: case.before.abs().sum(-1),
         needs="model",
         better="none",
         line="Sum of absolute scores: shows gaps that grew only because all gradients did.",
     ),
     "tie": Metric(
+        label="Ties",
         measure=lambda case: ranking.ties(case.before, case.k).to(case.before.dtype),
         needs="model",
         better="lower",
         line="Whether the k-th and the next feature are equal, so that the top k is arbitrary.",
     ),
     "thickness": Metric(
+        label="Thickness",
         measure=_thickness,
         needs="attack",
         better="higher",
         line="Share of top-k pairs still in order on the way to the attacked input.",
     ),
     "exchange agreement": Metric(
+        label="Exchanges agree",
         measure=lambda case: case.exchanges.order,
         needs="exchanges",
         better="higher",
         line="How well gradients order the exchanges of categories that a person could make.",
     ),
     "exchange size": Metric(
+        label="Exchange size",
         measure=lambda case: case.exchanges.size,
         needs="exchanges",
         better="higher",

@@ -65,32 +65,22 @@ def curvature(
         return torch.cat([norm(part, labels) for part, labels in parts])
 
 
-def manipulation_step(history_precision: Tensor, below: float = 1.0) -> Tensor:
+def manipulation_step(history: Tensor, below: float = 1.0) -> Tensor:
     """First attack step at which P@k is smaller than `below`: (B,) whole numbers.
 
-    Row t of `history_precision` (T + 1, B) is P@k after t steps, row 0 that of the clean x. An
-    example that never falls so low gets T + 1, one past the last step; `censored` tells which.
+    Row t of `history` (T + 1, B) is P@k after t steps, row 0 that of the clean x. An
+    example that never falls so low gets T + 1, one past the last step.
 
     >>> manipulation_step(torch.tensor([[1.0, 1.0], [0.5, 1.0], [0.0, 1.0]]))
     tensor([1, 3])
     """
-    fallen = _fallen(history_precision, below)
-    return torch.where(fallen.any(0), fallen.int().argmax(0), len(fallen))
-
-
-def censored(history_precision: Tensor, below: float = 1.0) -> Tensor:
-    """Whether P@k never fell under `below`, so that its step is only a lower bound: (B,)."""
-    return ~_fallen(history_precision, below).any(0)
-
-
-def _fallen(history: Tensor, below: float) -> Tensor:
-    """Where P@k is smaller than `below`: (T + 1, B)."""
     if history.ndim != 2 or not len(history) or history.isnan().any():
         raise ValueError(
             "a history of P@k must have one row without NaN for the clean x and each step, "
             f"(T + 1, B), got shape {tuple(history.shape)} with {int(history.isnan().sum())} NaN."
         )
-    return history < below
+    fallen = history < below
+    return torch.where(fallen.any(0), fallen.int().argmax(0), len(fallen))
 
 
 def off_data_share(slope: Tensor, one_hot: Sequence[Sequence[int]]) -> Tensor:
