@@ -1,16 +1,24 @@
-"""Data: the sets known by name, the user's own tables and pictures, and how they are divided."""
+"""Data: the sets known by name, the user's own tables and pictures, and how they are divided.
 
-from r2et.data.builtin import DATASETS, load, read_items
+`from_frame` and `read_csv` bring pandas with them, and are imported when they are asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from r2et.data.builtin import DATASETS, DatasetEntry, load, read_items
 from r2et.data.dataset import Dataset, Part, Split
 from r2et.data.features import Feature, Scale
-from r2et.data.frames import from_frame, read_csv
 from r2et.data.graphs import GraphFile, read_graphs
 from r2et.data.images import read_folder, read_image
 from r2et.data.structure import ItemStructure, TableStructure
 
+if TYPE_CHECKING:
+    from r2et.data.frames import from_frame, read_csv
+
 __all__ = [
     "DATASETS",
     "Dataset",
+    "DatasetEntry",
     "Feature",
     "GraphFile",
     "ItemStructure",
@@ -26,3 +34,12 @@ __all__ = [
     "read_image",
     "read_items",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What makes a data set of a table of the user's own."""
+    if name in ("from_frame", "read_csv"):
+        from r2et.data import frames
+
+        return getattr(frames, name)
+    raise AttributeError(f"module 'r2et.data' has no attribute {name!r}")

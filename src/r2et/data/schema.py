@@ -15,7 +15,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -139,6 +138,8 @@ class Category:
 
     def raw(self, words: Values) -> Floats:
         """The features of each cell: (N, labels), or (N, 1) if binary."""
+        import pandas as pd
+
         known = pd.Index(self.labels, dtype=object)
         return self.of_places(known.get_indexer(pd.Index(words, dtype=object)))
 
