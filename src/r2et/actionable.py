@@ -17,12 +17,13 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+from r2et.core.geometry import unit
 from r2et.core.limits import content_of, toml_of
 from r2et.core.naming import nearest
 from r2et.core.settings import settings_from
 from r2et.data.dataset import Dataset, Split
 from r2et.data.features import Feature, Scale, plain, with_unit
-from r2et.perturbations import UNSAID, L2Ball, unit
+from r2et.perturbations import UNSAID, L2Ball
 
 EVERY = "*"  # the name of the rule that speaks of all groups
 OF_EVERY = ("fixed", "swap", "share")  # all that it may say

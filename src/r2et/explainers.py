@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, gradient_of
+from r2et.core.geometry import by_example, on_segment
 from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
 from r2et.core.one_hot import OneHot, project_one_hot
@@ -179,7 +180,7 @@ def input_gradient_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "prob
     # A floor with room below it: where even p (1 - p) underflows, the ranking is kept.
     floor = torch.finfo(score.dtype).tiny ** 0.8
     steepness = (torch.sigmoid(score) * torch.sigmoid(-score)).clamp_min(floor)
-    return steepness.view(-1, *(1,) * (x.ndim - 1)) * gradient
+    return by_example(steepness, x) * gradient
 
 
 def input_gradient(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
@@ -500,13 +501,14 @@ class IntegratedGradients(InputExplainer):
     def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         start = self._start(x)
 
-        def on_line(part: Tensor, numbers: range) -> Tensor:
-            middles = torch.arange(numbers.start, numbers.stop, device=x.device, dtype=x.dtype)
-            t = ((middles + 0.5) / self.points).view(-1, *(1,) * x.ndim)
-            return torch.lerp(start.expand_as(part), part, t)
-
         return mean_input_gradient(
-            model, x, y, on_line, self.points, of=self.of, rows_at_once=self.rows_at_once
+            model,
+            x,
+            y,
+            lambda part, m: on_segment(start.expand_as(part), part, self.points, m),
+            self.points,
+            of=self.of,
+            rows_at_once=self.rows_at_once,
         )
 
     def _weighted(self, gradient: Tensor, x: Tensor) -> Tensor:

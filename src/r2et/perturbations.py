@@ -11,6 +11,8 @@ from typing import ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
+from r2et.core.geometry import by_example, unit
+
 Bounds = tuple[Tensor | float, Tensor | float]
 
 
@@ -181,7 +183,7 @@ class NormBall(ABC):
         else:
             back = self.scale.to(points).flatten() * move * inside / length
         back = back.view_as(points)
-        return torch.where(outside.view(-1, *(1,) * (points.ndim - 1)), centre + back, points)
+        return torch.where(by_example(outside, points), centre + back, points)
 
     @abstractmethod
     def _length(self, moves: Tensor) -> Tensor:
@@ -282,14 +284,3 @@ def one_of(x: Tensor) -> Tensor:
 def repeated(x: Tensor, copies: int) -> Tensor:
     """All examples once, then all of them again, and so on: (copies x B, ...)."""
     return x.repeat(copies, *(1,) * (x.ndim - 1))
-
-
-def unit(direction: Tensor) -> Tensor:
-    """Each example's direction, scaled to length one (zero stays zero): like `direction`."""
-    # One norm per example: a norm over the batch would let neighbours shorten each other's steps.
-    # The largest entry is divided out first: squares of a saturated model's slopes underflow.
-    flat = direction.flatten(1)
-    largest = flat.abs().amax(-1, keepdim=True)
-    flat = flat / torch.where(largest > 0, largest, 1.0)
-    length = flat.norm(dim=-1, keepdim=True)
-    return (flat / torch.where(length > 0, length, 1.0)).view_as(direction)

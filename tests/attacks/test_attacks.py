@@ -14,12 +14,13 @@ from closed_form import Linear, Quadratic, numbers, tiny_mlp
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.attacks.pgd import flippable
 from r2et.attacks.search import distance_goal, projected_descent, ranking_goal, relative
+from r2et.core.geometry import unit
 from r2et.core.ranking import precision_at_k
 from r2et.evaluation.protocol import (
     Walk,
 )
 from r2et.explainers import Explainer, Gradient, gradient, predicted
-from r2et.perturbations import L2Ball, unit
+from r2et.perturbations import L2Ball
 from trained import adult_network
 
 signed_logit = Gradient(of="logit", form="signed")

@@ -31,7 +31,6 @@ from r2et.attacks.constraint_handling import (
     least_divergence,
     min_norm,
     scale_of,
-    unconstrained,
     weighted,
 )
 from r2et.attacks.pgd import WalkBudget
@@ -54,7 +53,7 @@ from refusals import refusal
 
 every_handler = pytest.mark.parametrize("handler", CONSTRAINT_HANDLING)
 both_goals = pytest.mark.parametrize("goal", ["er", "mse"])
-WEIGHTINGS: list[Weighting] = [unconstrained, equal, gda, hedge, min_norm]
+WEIGHTINGS: list[Weighting] = [equal, gda, hedge, min_norm]
 ATTACK: dict[str, Callable[..., Attack]] = {
     "er": partial(attacker, "er"),
     "mse": partial(attacker, "mse"),
@@ -219,10 +218,9 @@ def test_weights_are_shares(reweigh: Weighting, dtype: torch.dtype, scale: float
     torch.testing.assert_close(reweigh(weights[2:3], losses[2:3], scale * slopes[2:3]), found[2:3])
 
 
-def test_no_update_and_no_constraint() -> None:
+def test_no_update() -> None:
     weights, losses, slopes = two_goals(m=4)
     assert equal(weights, losses, slopes).tolist() == [[0.25] * 4] * 5
-    assert unconstrained(weights, losses, slopes).tolist() == [[1.0, 0.0, 0.0, 0.0]] * 5
 
 
 # --- The goals -----------------------------------------------------------------------------------
@@ -396,13 +394,16 @@ def last_of(
 
 @pytest.mark.parametrize("lower", [ranking_goal, mse_goal])
 def test_all_weight_on_the_goal_is_the_unconstrained_walk(lower: Any) -> None:
+    def goal_alone(weights: Tensor, losses: Tensor, gradients: Tensor) -> Tensor:
+        return torch.eye(weights.shape[1], dtype=weights.dtype)[:1].expand_as(weights)
+
     model, x = tiny_mlp(), numbers(5, 6)
     budget = {"radius": 2.0, "step": 0.1, "steps": 15}
     plain, weighed = (
         last_of(model, x, predicted(model, x), handling=each, budget=budget, lower=lower)
         for each in (
             CONSTRAINT_HANDLING["unconstrained"],
-            ConstraintHandling(line="", weighting=unconstrained),
+            ConstraintHandling(line="", weighting=goal_alone),
         )
     )
     torch.testing.assert_close(weighed, plain, rtol=0, atol=1e-9)

@@ -188,7 +188,7 @@ def test_kept_models_are_built_again_with_their_single_heads(swept: Any) -> None
         pair, first, second = pair_and_singles(model, split.test.x)
         assert first.shape == second.shape == pair.shape
         items, labels = networks().split(0).training_items
-        guesses = model.model.single_logits(items).argmax(-1)
+        guesses = model.model.single(model.model.embed(items)).argmax(-1)
         assert (guesses == labels).double().mean() > 0.6
 
 

@@ -11,12 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from closed_form import Linear, Quadratic, numbers, tiny_mlp
 from r2et.core.autograd import jacobian
+from r2et.core.geometry import on_segment
 from r2et.core.rng import in_ball, stream
 from r2et.explainers import Gradient, GradientTimesInput, gradient
 from r2et.metrics.thickness import (
     Variant,
     gaussian,
-    on_segment,
     ordered_share,
     pairwise_thickness,
     rank_weights,

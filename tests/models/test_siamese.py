@@ -116,8 +116,8 @@ def test_a_pair_is_judged_by_the_cosine_of_its_embeddings(name: str) -> None:
     pair, first, second = model.outputs(a, b)
     torch.testing.assert_close(pair, expected)
     assert torch.equal(pair, model(a, b))
-    assert torch.equal(first, model.single_logits(a))
-    assert torch.equal(second, model.single_logits(b))
+    assert torch.equal(first, model.single(of_a))
+    assert torch.equal(second, model.single(of_b))
     torch.testing.assert_close(first, of_a @ model.single.weight.T + model.single.bias)
     assert (pair.shape, first.shape) == ((3, 2), (3, 3))
 
@@ -186,7 +186,7 @@ def test_the_single_head_is_scikit_learns(name: str, classes: int) -> None:
     fitted = fit_single_head(model, x, y)
     theirs = LogisticRegression(C=1e4, max_iter=2000, tol=1e-6).fit(seen.numpy(), y.numpy())
     with torch.no_grad():
-        found = fitted.single_logits(x).softmax(-1)
+        found = fitted.single(fitted.embed(x)).softmax(-1)
     expected = torch.from_numpy(theirs.predict_proba(seen.numpy()))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     for key, value in before.items():

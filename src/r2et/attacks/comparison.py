@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING, ConstraintHandling
 from r2et.attacks.pgd import WalkBudget
 from r2et.attacks.registry import attack
-from r2et.attacks.search import AttackResult, Outputs, prediction
+from r2et.attacks.search import AttackResult, Outputs, classes_changed, prediction
 from r2et.core.autograd import eval_mode
 from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
@@ -111,8 +111,7 @@ def _end(
     model, x = joined(model, x), packed(x, model)
     with torch.no_grad(), eval_mode(model):
         after = explainer(model, found.last, y)
-        both = zip(outputs(model, x), outputs(model, found.last), strict=True)
-        changed = torch.stack([was.argmax(-1) != now.argmax(-1) for was, now in both]).any(0)
+    changed = classes_changed(outputs, model, x, found.last)
     precision = precision_at_k(found.before, after, k)
     return torch.stack([precision, changed.to(after.dtype), found.precision], dim=-1)
 

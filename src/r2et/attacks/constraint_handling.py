@@ -15,21 +15,15 @@ import torch
 from torch import Tensor
 
 from r2et.attacks._socp import min_norm_weights
+from r2et.core.autograd import gradient_of
+from r2et.core.geometry import unit
 from r2et.core.naming import nearest
 from r2et.explainers import check_logits
-from r2et.perturbations import unit
 
 Weighting = Callable[[Tensor, Tensor, Tensor], Tensor]
 Losses = Callable[[Tensor], Sequence[Tensor]]
 Predict = Callable[[Tensor], Sequence[Tensor]]
 """The logits of all predictions that are to be kept."""
-
-
-def unconstrained(weights: Tensor, losses: Tensor, gradients: Tensor) -> Tensor:
-    """All weight on g_0, whatever happens to the predictions: (B, m)."""
-    only = torch.zeros_like(weights)
-    only[:, 0] = 1
-    return only
 
 
 def equal(weights: Tensor, losses: Tensor, gradients: Tensor) -> Tensor:
@@ -92,7 +86,7 @@ def min_norm(
     if rows.shape[1] < rows.shape[2]:
         # Only their inner products matter, which as few numbers as there are goals can have, too.
         rows = torch.linalg.qr(rows.mT, mode="r").R.mT
-    found = _of_two(rows) if rows.shape[1] == 2 else min_norm_weights(rows)
+    found = min_norm_weights(rows)
     dropped = found.masked_fill(told, 0).sum(-1, keepdim=True)
     found = found.masked_fill(~told, 0).scatter_add(-1, first, dropped)
     if normalised:
@@ -100,19 +94,6 @@ def min_norm(
         found = found * (longest / torch.where(told, lengths, 1.0))
         found = found / found.sum(-1, keepdim=True)
     return torch.where(told.any(-1, keepdim=True), found, weights)
-
-
-def _of_two(gradients: Tensor) -> Tensor:
-    """The weights of the shortest vector between two: (B, 2).
-
-    ||w a + (1 - w) b|| is least at w = b'(b - a) / ||b - a||^2, or at the nearer end.
-    """
-    a, b = gradients.unbind(1)
-    apart = b - a
-    length = apart.square().sum(-1)
-    share = ((b * apart).sum(-1) / torch.where(length > 0, length, 1.0)).clamp(0, 1)
-    share = torch.where(length > 0, share, 0.5)
-    return torch.stack([share, 1 - share], dim=-1)
 
 
 def _lengths(gradients: Tensor) -> Tensor:
@@ -201,7 +182,9 @@ def weighted(goals: Losses, reweigh: Weighting) -> Callable[[Tensor], Tensor]:
     def loss(point: Tensor) -> Tensor:
         nonlocal weights
         losses = goals(point)
-        slopes = torch.stack([_slope(each, point) for each in losses], dim=1)
+        slopes = torch.stack(
+            [gradient_of(each, point, create_graph=False).flatten(1) for each in losses], dim=1
+        )
         values = torch.stack([each.detach() for each in losses], dim=1)
         start = torch.full_like(values, 1 / values.shape[-1]) if weights is None else weights
         weights = reweigh(start, values, slopes)
@@ -214,16 +197,6 @@ def weighted(goals: Losses, reweigh: Weighting) -> Callable[[Tensor], Tensor]:
         return (point.flatten(1) * blend).sum(-1)
 
     return loss
-
-
-def _slope(values: Tensor, point: Tensor) -> Tensor:
-    """Gradient of each example's value, zero where it does not depend on the point: (B, d)."""
-    if not values.requires_grad:
-        return torch.zeros_like(point).flatten(1)
-    (slope,) = torch.autograd.grad(
-        values.sum(), point, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return slope.flatten(1)
 
 
 # --- The choices by name -------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from r2et.attacks.search import (
     relative,
     weighted_goal,
 )
+from r2et.core.geometry import by_example
 from r2et.core.rng import stream
 from r2et.explainers import (
     Explainer,
@@ -233,7 +234,7 @@ def _starts(
     moves[: min(even, 1)] = 0
     centre = repeated(x, copies)
     begin = best.perturbation.relax((middle + moves[:, None]).flatten(0, 1), centre)
-    kept = best.keeps(begin).view(-1, *(1,) * (x.ndim - 1))
+    kept = by_example(best.keeps(begin), x)
     return torch.where(kept, begin, repeated(middle, copies))
 
 

@@ -21,7 +21,7 @@ the paper cannot be taken as printed; the code departs from them in the open:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -133,7 +133,19 @@ class LineSearch(GapBudget):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Linearised:
+class _ByExample:
+    """A record whose tensors have one row for each example."""
+
+    def of(self, rows: Tensor) -> Self:
+        """The same of some examples only."""
+        chosen: dict[str, Any] = {
+            name: each[rows] for name, each in vars(self).items() if isinstance(each, Tensor)
+        }
+        return replace(self, **chosen)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linearised(_ByExample):
     """The merits phi_l = ||f|| + |h_l - t_l| around an input, to first order, moves in radii."""
 
     level: Tensor
@@ -148,17 +160,6 @@ class Linearised:
     """The way from the clean input; the second part of f is eps times it: (B, d)."""
     tolerance: float
     """eps."""
-
-    def of(self, rows: Tensor) -> "Linearised":
-        """The same of some examples only."""
-        return replace(
-            self,
-            level=self.level[rows],
-            slopes=self.slopes[rows],
-            fixed=self.fixed[rows],
-            drifts=self.drifts[rows],
-            away=self.away[rows],
-        )
 
     def promised(self, move: Tensor) -> Tensor:
         """By how much a move lowers each linearised merit: (B, m)."""
@@ -215,7 +216,7 @@ class Linearised:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Gaps:
+class Gaps(_ByExample):
     """The m smallest clean gaps of each example, as functions of the input."""
 
     model: nn.Module
@@ -272,20 +273,6 @@ class Gaps:
         # Slopes that are nothing but rounding shall not become the measure of all gaps.
         grain = torch.finfo(size.dtype).eps ** 0.75 * size
         return replace(gaps, unit=_or_one(torch.maximum(steepest, grain)))
-
-    def of(self, rows: Tensor) -> "Gaps":
-        """The same of some examples only."""
-        return replace(
-            self,
-            y=self.y[rows],
-            centre=self.centre[rows],
-            unit=self.unit[rows],
-            clean=self.clean[rows],
-            classes=self.classes[rows],
-            features=self.features[rows],
-            above=self.above[rows],
-            below=self.below[rows],
-        )
 
     def scores(self, x: Tensor) -> Tensor:
         """The explanation of the features in question, in its unit: (B, F)."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from r2et.core.autograd import gradient_of, jacobian
+from r2et.core.geometry import by_example
 from r2et.core.ranking import order
 from r2et.explainers import Explainer
 from r2et.perturbations import PerturbationSet, repeated
@@ -30,18 +32,9 @@ def slopes_at(
     explain: Explainer, model: nn.Module, x: Tensor, y: Tensor, features: Tensor
 ) -> Tensor:
     """Derivative of some features' scores by x, features (B, F): (B, F, ...)."""
-    with torch.enable_grad():
-        point = x.detach().requires_grad_()
-        scores = explain(model, point, y).gather(1, features)
-        if not scores.requires_grad:
-            return x.new_zeros(*features.shape, *x.shape[1:])
-        found = [
-            torch.autograd.grad(
-                column.sum(), point, retain_graph=True, allow_unused=True, materialize_grads=True
-            )[0]
-            for column in scores.unbind(1)
-        ]
-    return torch.stack(found, dim=1)
+    with torch.no_grad():
+        slopes = jacobian(lambda at: explain(model, at, y).gather(1, features), x)
+    return slopes.view(*features.shape, *x.shape[1:])
 
 
 def thinnest(
@@ -67,7 +60,7 @@ def thinnest(
     rise = (uphill * way).flatten(1).sum(-1)
     distance = torch.where(rise > 0, gap / torch.where(rise > 0, rise, 1.0), torch.inf)
     nearest = distance.view(len(top), a * b).argsort(dim=-1, stable=True)[:, :count]
-    length = torch.where(distance.isfinite(), distance, 0.0).view(-1, *(1,) * (way.ndim - 1))
+    length = by_example(torch.where(distance.isfinite(), distance, 0.0), way)
     moves = (-length * way).unflatten(0, (len(top), a * b))
     picked = nearest.view(*nearest.shape, *(1,) * (moves.ndim - 2))
     return (
@@ -103,9 +96,7 @@ def approach(
             gap = scores[:, 0] - scores[:, 1]
             if not gap.requires_grad:
                 return
-            (uphill,) = torch.autograd.grad(
-                gap.sum(), at, allow_unused=True, materialize_grads=True
-            )
+            uphill = gradient_of(gap, at, create_graph=False)
         way = perturbation.steepest(uphill)
         rise = (uphill * way).flatten(1).sum(-1)
         along = (uphill * (point - centre)).flatten(1).sum(-1)
@@ -114,7 +105,7 @@ def approach(
             beyond = OVERSHOOT * gap.detach() + rounding
         wanted = along - gap.detach() - beyond
         length = torch.where(rise > 0, wanted / torch.where(rise > 0, rise, 1.0), 0.0)
-        point = perturbation.relax(centre + length.view(-1, *(1,) * (x.ndim - 1)) * way, centre)
+        point = perturbation.relax(centre + by_example(length, x) * way, centre)
         offer(point.unflatten(0, (count, len(x))))
 
 

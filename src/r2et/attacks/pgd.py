@@ -32,6 +32,7 @@ from r2et.attacks.search import (
     ready,
 )
 from r2et.core.autograd import eval_mode
+from r2et.core.geometry import by_example
 from r2et.core.rng import stream
 from r2et.perturbations import L2Ball, PerturbationSet, agreed, one_of
 
@@ -139,7 +140,7 @@ def _walk(
 def _nearer(start: Tensor, x: Tensor, allowed: Callable[[Tensor], Tensor]) -> Tensor:
     """A random start, halfway back to x again and again where it is not allowed, at last x."""
     for _ in range(HALVINGS):
-        free = allowed(start).view(-1, *(1,) * (x.ndim - 1))
+        free = by_example(allowed(start), x)
         if free.all():
             return start
         start = torch.where(free, start, torch.lerp(x, start, 0.5))

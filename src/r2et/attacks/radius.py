@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from r2et.attacks.pairs import approach_nearest
 from r2et.attacks.search import AttackResult, CandidateEvaluator, picked
+from r2et.core.geometry import by_example
 from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.core.rng import stream
 from r2et.models.smoothing import softened
@@ -54,7 +55,7 @@ def most_damaging(
     for place, saliency, cost in found:
         reached = precision_at_k(before, saliency, k)
         better = (cost <= radius) & (reached < precision)
-        best = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), place, best)
+        best = torch.where(by_example(better, x), place, best)
         after = torch.where(better[:, None], saliency, after)
         precision = torch.where(better, reached, precision)
     return best, after, precision
@@ -113,7 +114,7 @@ class Cheapest(CandidateEvaluator):
         broken = torch.ones_like(self.cost)
         for _ in range(HALVINGS):
             middle = (intact + broken) / 2
-            share = middle.view(-1, *(1,) * (end.ndim - 1))
+            share = by_example(middle, end)
             before = self.cost
             self.offer_all(torch.lerp(self.centre, end, share)[None])
             breaks = self.cost < before
@@ -127,5 +128,5 @@ class Cheapest(CandidateEvaluator):
             nearer = 0.1 * 0.5 ** (4 * step / steps)
             moves = unit_ball.offsets(one_of(self.x), copies, generator, surface=True)
             length = torch.where(self.cost.isfinite(), self.cost, 0.0)
-            aside = 2 * nearer * length.view(-1, *(1,) * (self.x.ndim - 1)) * moves[:, None]
+            aside = 2 * nearer * by_example(length, self.x) * moves[:, None]
             self.offer_all(self.centre + (1 - nearer) * (self.x - self.centre) + aside)

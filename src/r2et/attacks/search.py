@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from r2et.core.autograd import eval_mode
+from r2et.core.geometry import by_example
 from r2et.core.inputs import joined, packed
 from r2et.core.ranking import facing_weights, margin_weights, top_k_mask
 from r2et.core.rng import noise_like, stream
@@ -124,6 +126,13 @@ def keeps(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return logits_of(model, x).argmax(-1) == y
 
 
+def classes_changed(outputs: Outputs, model: nn.Module, x: Tensor, moved: Tensor) -> Tensor:
+    """Whether any output is of another class at `moved` than at x: (B,) booleans."""
+    with torch.no_grad(), eval_mode(model):
+        both = zip(outputs(model, x), outputs(model, moved), strict=True)
+        return torch.stack([was.argmax(-1) != now.argmax(-1) for was, now in both]).any(0)
+
+
 def ready(
     model: nn.Module, x: Tensor | Sequence[Tensor], y: Tensor, rows_at_once: int
 ) -> tuple[nn.Module, Tensor]:
@@ -161,7 +170,7 @@ def check_slopes(explain: Explainer, model: nn.Module, x: Tensor, y: Tensor) -> 
     raise ValueError(
         "this attack follows the gradient of an explanation, but the explainer gives scores "
         "without a graph to x: use one of r2et.explainers, or search without gradients by "
-        "strong_attack(effort=EnsembleBudget(starts=0, pairs=0))."
+        "attack(..., budget=EnsembleBudget(starts=0, pairs=0))."
     )
 
 
@@ -216,7 +225,7 @@ class CandidateEvaluator:
 
     def take(self, better: Tensor, x: Tensor, saliency: Tensor) -> None:
         """Replace input and scores where they are better, (B,) booleans."""
-        self.x = torch.where(better.view(-1, *(1,) * (x.ndim - 1)), x, self.x)
+        self.x = torch.where(by_example(better, x), x, self.x)
         self.after = torch.where(better[:, None], saliency, self.after)
 
 
@@ -310,7 +319,7 @@ def projected_descent(
     Where the loss has no slope at all, `blind` is called and the walk ends.
     """
     found = start
-    pace = torch.ones_like(x.flatten(1)[:, :1]).view(-1, *(1,) * (x.ndim - 1))
+    pace = by_example(torch.ones_like(x.flatten(1)[:, :1]), x)
     for step, length in enumerate(lengths, start=1):
         point = found.detach().requires_grad_()
         with torch.enable_grad():

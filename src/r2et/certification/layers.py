@@ -415,10 +415,9 @@ def _slice(
 
 def _split(propagator: BoundPropagator, self: Value, split_size: int, dim: int) -> list[Value]:
     (place,) = _dims(dim, self)
-    size = self.shape[place - 1]
     _check(type(split_size) is int, APART)
-    starts = range(0, size, split_size)
-    return [_slice(propagator, self, place, at, min(at + split_size, size), 1) for at in starts]
+    starts = range(0, self.shape[place - 1], split_size)
+    return [_slice(propagator, self, place, at, at + split_size, 1) for at in starts]
 
 
 def _split_sizes(
@@ -521,18 +520,18 @@ def _pad(propagator: BoundPropagator, self: Value, pad: Sequence[int], value: An
 # --- sums, means, pools ---
 
 
-def _sum(propagator: BoundPropagator, self: Value, dim: Any, keepdim: bool, dtype: Any) -> Value:
-    _check(dtype in (None, torch.float64), "it casts to another type")
-    _check(dim is not None and len(dim) > 0, APART)
-    places = _dims(dim, self)
-    return propagator.linear(self, positive(lambda t: t.sum(places, keepdim)))
+def _reduced(by: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
+    """A sum or a mean over some dimensions."""
 
+    def reduce(
+        propagator: BoundPropagator, self: Value, dim: Any, keepdim: bool, dtype: Any
+    ) -> Value:
+        _check(dtype in (None, torch.float64), "it casts to another type")
+        _check(dim is not None and len(dim) > 0, APART)
+        places = _dims(dim, self)
+        return propagator.linear(self, positive(lambda t: by(t, places, keepdim)))
 
-def _mean(propagator: BoundPropagator, self: Value, dim: Any, keepdim: bool, dtype: Any) -> Value:
-    _check(dtype in (None, torch.float64), "it casts to another type")
-    _check(dim is not None and len(dim) > 0, APART)
-    places = _dims(dim, self)
-    return propagator.linear(self, positive(lambda t: t.mean(places, keepdim)))
+    return reduce
 
 
 def _average_pool(
@@ -614,10 +613,6 @@ def _pair(given: Sequence[int]) -> tuple[int, int]:
 # --- activations ---
 
 
-def _relu(propagator: BoundPropagator, self: Value) -> Value:
-    return propagator.activate(self, activations.leaky())
-
-
 def _leaky_relu(propagator: BoundPropagator, self: Value, negative_slope: Any) -> Value:
     return propagator.activate(self, activations.leaky(_number(negative_slope, "its slope")))
 
@@ -633,7 +628,9 @@ def _gelu(propagator: BoundPropagator, self: Value, approximate: str) -> Value:
     return propagator.activate(self, activations.gelu())
 
 
-def _smooth(build: Callable[[], Activation]) -> Rule:
+def _plain(build: Callable[[], Activation]) -> Rule:
+    """An activation without settings."""
+
     def activate(propagator: BoundPropagator, self: Value) -> Value:
         return propagator.activate(self, build())
 
@@ -702,16 +699,16 @@ OPERATIONS: dict[OpOverload, Rule] = {
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit_no_training.default: _batch_norm_at_prediction,
     # activations
-    aten.relu.default: _relu,
+    aten.relu.default: _plain(activations.leaky),
     aten.leaky_relu.default: _leaky_relu,
     aten.softplus.default: _softplus,
     aten.gelu.default: _gelu,
-    aten.sigmoid.default: _smooth(activations.sigmoid),
-    aten.tanh.default: _smooth(activations.tanh),
-    aten.silu.default: _smooth(activations.silu),
+    aten.sigmoid.default: _plain(activations.sigmoid),
+    aten.tanh.default: _plain(activations.tanh),
+    aten.silu.default: _plain(activations.silu),
     # sums, means and pools over parts of an example
-    aten.sum.dim_IntList: _sum,
-    aten.mean.dim: _mean,
+    aten.sum.dim_IntList: _reduced(torch.sum),
+    aten.mean.dim: _reduced(torch.mean),
     aten.avg_pool2d.default: _average_pool,
     aten._adaptive_avg_pool2d.default: _adaptive_average_pool,
     aten.max_pool2d_with_indices.default: _max_pool,

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from r2et.core.geometry import unit
+
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
@@ -187,7 +189,7 @@ def spectral_norm(product: Callable[[Tensor], Tensor], start: Tensor, steps: int
     where eigenvalues coincide.
     """
     with torch.no_grad():
-        here = _unit(start)
+        here = unit(start)
         basis, diagonal, beside = here[:, None], list[Tensor](), list[Tensor]()
         scale = torch.zeros_like(here[:, :1])
         for step in range(1, (steps := min(steps, start.shape[1])) + 1):
@@ -232,7 +234,7 @@ def _dominant(matrices: Tensor) -> Tensor:
         for _ in range(2):
             matrices = matrices @ matrices
     strongest = matrices.abs().amax(1).argmax(-1)
-    return _unit(matrices[torch.arange(len(matrices), device=matrices.device), :, strongest])
+    return unit(matrices[torch.arange(len(matrices), device=matrices.device), :, strongest])
 
 
 def everywhere(like: Tensor) -> Tensor:
@@ -244,15 +246,6 @@ def everywhere(like: Tensor) -> Tensor:
     shares = (places * 0.6180339887498949) % 1 - 0.5
     direction: Tensor = shares / torch.linalg.vector_norm(shares)
     return direction.to(like).expand_as(like)
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    """Each vector scaled to length one, zeros as they are: (B, n)."""
-    # The largest entry is divided out first: squares of small numbers underflow.
-    largest = vectors.abs().amax(-1, keepdim=True)
-    scaled = vectors / torch.where(largest > 0, largest, 1.0)
-    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return scaled / torch.where(length > 0, length, 1.0)
 
 
 def root(squared: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Evaluation: everything that is measured on a trained model, as one row of results."""
 
-import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,8 @@ from r2et.attacks.diagnostics import alarms, last_doubling
 from r2et.attacks.pgd import WalkBudget, flippable
 from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import Budget, attack, attack_curve
-from r2et.attacks.search import AttackResult, Outputs, prediction
+from r2et.attacks.search import AttackResult, Outputs, classes_changed, prediction
+from r2et.core.exact import exact_copy
 from r2et.core.inputs import Joined
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
@@ -69,7 +69,7 @@ def evaluate(
     what a person could change, those that come with the data set unless given.
     """
     started = time.perf_counter()
-    model = copy.deepcopy(model).to(DTYPES[settings.dtype]).eval()
+    model = exact_copy(model, DTYPES[settings.dtype])
     weight = next(model.parameters())
     whole, labels = split.test.x.to(weight), split.test.y.to(weight.device)
     x, truth = whole[: settings.examples], labels[: settings.examples]
@@ -278,15 +278,7 @@ def at_the_end(
     """P@k where a walk ended, and whether it had lost a class there, best iterate or not."""
     assert walk.last is not None
     after = explained(model, task.explain, walk.last, y)
-    with torch.no_grad():
-        lost = torch.stack(
-            [
-                was.argmax(-1) != now.argmax(-1)
-                for was, now in zip(
-                    task.outputs(model, x), task.outputs(model, walk.last), strict=True
-                )
-            ]
-        ).any(0)
+    lost = classes_changed(task.outputs, model, x, walk.last)
     return {
         f"{name}_last_precision": precision_at_k(walk.before, after, k),
         f"{name}_last_changed": lost.to(after.dtype),

@@ -1,6 +1,5 @@
 """One attack on one model and data set, as records that can be printed."""
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -19,6 +18,7 @@ from r2et.attacks.pgd import WalkBudget
 from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import ATTACKS, Budget, attack, attack_curve
 from r2et.auditing.models import load_model, needs_network
+from r2et.core.exact import exact_copy
 from r2et.core.naming import briefly, nearest
 from r2et.core.ranking import check_k, precision_at_k, ties
 from r2et.core.rng import stream
@@ -215,7 +215,7 @@ def _readied(model: nn.Module, split: Split) -> tuple[nn.Module, tuple[Finding, 
     Refused if it cannot take the data, or if its explanations would be false.
     """
     try:
-        model = copy.deepcopy(model).double().eval()
+        model = exact_copy(model)
         x = _test_part(model, split)[0][:PROBES]
         check_inputs(model, x)
         if not split.dataset.tabular:
@@ -320,7 +320,7 @@ def compared_by(
     """Every way to keep predictions at several step sizes, in the perturbation set of a recipe."""
     evaluation = recipe.evaluation
     task = task_of(split, evaluation, measured_explanation(split.dataset, recipe))
-    model = copy.deepcopy(model).to(DTYPES[evaluation.dtype]).eval()
+    model = exact_copy(model, DTYPES[evaluation.dtype])
     x = split.test.x[: min(examples, evaluation.examples)].to(DTYPES[evaluation.dtype])
     return compare_handling(
         model,

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from r2et import __version__
 from r2et.core.autograd import eval_mode
+from r2et.core.exact import exact_copy
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
@@ -506,7 +507,7 @@ def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tu
         return []
     valid, count = split.valid, len(models)
     dtype = DTYPES[recipe.evaluation.dtype]
-    alone = [copy.deepcopy(model).to(dtype).eval() for model in models]
+    alone = [exact_copy(model, dtype) for model in models]
     scores = [auc(model, valid.x.to(dtype), valid.y) for model in alone]
     explain = trained_explanation(split.dataset, recipe) or gradient
     task = task_of(split, recipe.evaluation, explain)

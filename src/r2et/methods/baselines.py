@@ -17,6 +17,7 @@ from r2et.core.autograd import (
     root,
     spectral_norm,
 )
+from r2et.core.geometry import by_example, on_segment, unit
 from r2et.core.ranking import facing_count, order
 from r2et.explainers import Explainer, log_odds
 from r2et.methods.margins import Gap, Pairs, check_choices, mean_margin
@@ -32,8 +33,7 @@ from r2et.methods.method import (
     ranking_by,
     saliency_at,
 )
-from r2et.metrics.thickness import on_segment
-from r2et.perturbations import L2Ball, unit
+from r2et.perturbations import L2Ball
 
 ROWS_AT_ONCE = 65_536
 
@@ -325,7 +325,7 @@ def _in_ball(x: Tensor, radius: float, draw: Draw) -> Tensor:
     # The normal distribution function of a normal number is uniform between 0 and 1.
     uniform = torch.special.ndtr(draw(x).flatten(1)[:, :1])
     length = radius * uniform.pow(1 / direction.flatten(1).shape[1])
-    offset: Tensor = length.view(-1, *(1,) * (x.ndim - 1)) * direction
+    offset: Tensor = by_example(length, x) * direction
     return x + offset
 
 

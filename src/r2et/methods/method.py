@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import estimated_curvature, eval_mode, gradient_of
+from r2et.core.geometry import by_example
 from r2et.core.naming import keyword_defaults, nearest
 from r2et.explainers import (
     Explainer,
@@ -279,7 +280,7 @@ def neighbour(
             )
             place = perturbation.relax(place.detach() - move, x)
     for halved in range(HALVINGS + 1):
-        kept = (predicted(look.model, place) == look.y).view(-1, *(1,) * (x.ndim - 1))
+        kept = by_example(predicted(look.model, place) == look.y, x)
         if kept.all():
             break
         place = torch.where(kept, place, x + (place - x) / 2 if halved < HALVINGS else x)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
+from r2et.core.geometry import unit
 from r2et.explainers import (
     Explainer,
     InputExplainer,
@@ -27,7 +28,7 @@ from r2et.methods.method import (
     ranking_by,
     saliency_at,
 )
-from r2et.perturbations import PERTURBATIONS, unit
+from r2et.perturbations import PERTURBATIONS
 
 By = Literal["slope", "direction"]
 

@@ -82,9 +82,7 @@ def comp(
     COMP = mean over k in K of |f_c(x) - f_c(x without its top k)|, c = `y`, K = `sizes`, 1..n
     unless given. For `saliency` and `groups` see `dffot`.
     """
-    place = _places(model, x, y, saliency, groups, rows_at_once)
-    all_sizes = _sizes(sizes, saliency.shape[1]).to(x.device)
-    return _mean_change(model, x, y, place, all_sizes, baseline, False, rows_at_once)
+    return _mean_change(model, x, y, saliency, False, baseline, sizes, groups, rows_at_once)
 
 
 def suff(
@@ -103,22 +101,23 @@ def suff(
     SUFF = mean over k in K of |f_c(x) - f_c(only the top k of x)|, c = `y`, K = `sizes`, 1..n
     unless given. For `saliency` and `groups` see `dffot`.
     """
-    place = _places(model, x, y, saliency, groups, rows_at_once)
-    all_sizes = _sizes(sizes, saliency.shape[1]).to(x.device)
-    return _mean_change(model, x, y, place, all_sizes, baseline, True, rows_at_once)
+    return _mean_change(model, x, y, saliency, True, baseline, sizes, groups, rows_at_once)
 
 
 def _mean_change(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    place: Tensor,
-    sizes: Tensor,
-    baseline: float | Tensor,
+    saliency: Tensor,
     keep_top: bool,
+    baseline: float | Tensor,
+    sizes: Sequence[int] | None,
+    groups: Sequence[int] | None,
     rows_at_once: int,
 ) -> Tensor:
     """Mean over sizes of |f_c(x) - f_c(x thinned)|: (B,)."""
+    place = _places(model, x, y, saliency, groups, rows_at_once)
+    every_size = _sizes(sizes, saliency.shape[1]).to(x.device)
     together = max(1, rows_at_once // max(1, min(len(x), rows_at_once)))
     means = [x.new_zeros(0)]
     for rows in torch.arange(len(x), device=x.device).split(rows_at_once):
@@ -127,12 +126,12 @@ def _mean_change(
         nothing = torch.zeros_like(ranks, dtype=torch.bool)[None]
         whole = _confidence(_logits(model, part, nothing, baseline), labels)
         total = torch.zeros_like(whole[0])
-        for now in sizes.split(together):
+        for now in every_size.split(together):
             in_top = ranks < now[:, None, None]
             removed = counted & ~in_top if keep_top else in_top
             left = _confidence(_logits(model, part, removed, baseline), labels)
             total += (whole - left).abs().sum(0)
-        means.append(total / len(sizes))
+        means.append(total / len(every_size))
     return torch.cat(means)
 
 

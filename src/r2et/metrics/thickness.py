@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
+from r2et.core.geometry import on_segment
 from r2et.core.inputs import joined, packed
 from r2et.core.ranking import check_k, facing_count, order
 from r2et.core.rng import in_ball, noise_like
@@ -47,16 +48,6 @@ def gaussian(sd: float) -> Draw:
     """Neighbours x + sd z, with z standard normal."""
     check_length("sd", sd)
     return lambda x, generator: x + sd * noise_like(x, generator)
-
-
-def on_segment(x: Tensor, other: Tensor, points: int, which: range | None = None) -> Tensor:
-    """Midpoints x(t) = (1 - t) x + t other of `points` equal parts: (points, *other.shape).
-
-    `which` asks for some of the parts only.
-    """
-    numbers = range(points) if which is None else which
-    t = torch.arange(numbers.start, numbers.stop, dtype=x.dtype, device=x.device)
-    return torch.lerp(x, other, ((t + 0.5) / points).view(-1, *(1,) * other.ndim))
 
 
 def rank_weights(variant: Variant, n: int, k: int, pairs: int | None = None) -> Tensor:

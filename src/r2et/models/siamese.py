@@ -31,11 +31,6 @@ class Siamese(nn.Module):
         """Logits of "another class" and of "the same class" for each pair: (B, 2)."""
         return self._pair_logits(self.embed(a), self.embed(b))
 
-    def single_logits(self, a: Tensor) -> Tensor:
-        """Logits of each item's own class: (B, C)."""
-        logits: Tensor = self.single(self.embed(a))
-        return logits
-
     def outputs(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pair logits (B, 2), single logits of a and those of b (B, C), each embedded once."""
         of_a, of_b = self.embed(a), self.embed(b)
@@ -74,8 +69,6 @@ def fit_single_head(model: Siamese, items: Tensor, labels: Tensor) -> Siamese:
 
     The embeddings of `items` are what it sees, as at prediction time; nothing else is changed.
     """
-    # Not above: it needs the table of models, which needs this file.
-
     head = model.single
     if (found := int(labels.max()) + 1) != head.out_features:
         raise ValueError(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, piecewise_linear
+from r2et.core.geometry import by_example
 from r2et.data.dataset import Part
 from r2et.explainers import check_inputs
 from r2et.methods.method import Method
@@ -198,44 +199,6 @@ def stacked(models: Sequence[nn.Module]) -> nn.Module:
     assert isinstance(stack, _Stack)
     stack._networks, stack._seen, stack._silent = len(models), None, None
     return stack
-
-
-def unstacked(stack: nn.Module) -> list[nn.Module]:
-    """The G networks of a stack, of their own class again, weights copied."""
-    if not isinstance(stack, _Stack):
-        raise ValueError(f"only what `stacked` returned can be unstacked, got {type(stack)}.")
-    networks = []
-    for number in range(stack._networks):
-        copies: dict[int, Any] = {
-            id(whole): nn.Parameter(whole.detach()[number].clone(), whole.requires_grad)
-            for whole in stack.parameters()
-        }
-        for part in stack.modules():
-            if isinstance(part, StackedLinear):
-                copies[id(part)] = _layer(part, number)
-        network: nn.Module = copy.deepcopy(stack, copies)
-        if isinstance(network, _Stack):  # and not itself a linear layer
-            network.__class__ = type(stack).__bases__[1]
-            for name in _Stack.__annotations__:
-                delattr(network, name)
-        networks.append(network)
-    return networks
-
-
-def _layer(stack: StackedLinear, number: int) -> nn.Linear:
-    """The layer of one network."""
-    layer: nn.Linear = nn.utils.skip_init(
-        nn.Linear,
-        stack.in_features,
-        stack.out_features,
-        bias=stack.bias is not None,
-        device=stack.weight.device,
-        dtype=stack.weight.dtype,
-    ).train(stack.training)
-    for name, whole in stack.named_parameters():
-        own = layer.get_parameter(name).requires_grad_(whole.requires_grad)
-        own.data.copy_(whole.data[number])
-    return layer
 
 
 # Layers that are written for stacks: with one more dimension, the first, their weights are those
@@ -703,9 +666,9 @@ class _Together:
         with torch.no_grad():
             for weight, slope in zip(self.weights, slopes, strict=True):
                 if slope is not None and self.stopped is not None:
-                    slope = slope.masked_fill(_beside(self.stopped, slope), 0.0)
+                    slope = slope.masked_fill(by_example(self.stopped, slope), 0.0)
                 if slope is not None and shrink is not None:
-                    weight.mul_(_beside(shrink, weight).to(weight))
+                    weight.mul_(by_example(shrink, weight).to(weight))
                 # The fused optimiser reads memory as it lies, and slopes may lie transposed.
                 weight.grad = None if slope is None else slope.contiguous()
         for group in self.optimizer.param_groups:
@@ -790,8 +753,3 @@ def _prepared(model: nn.Module, method: Method) -> nn.Module:
     """The network that is trained, a copy."""
     model = copy.deepcopy(model)
     return model if method.prepare is None else method.prepare(model)
-
-
-def _beside(values: Tensor, weight: Tensor) -> Tensor:
-    """One value for each network, shaped to meet its weights: (G, 1, ...)."""
-    return values.view(-1, *(1,) * (weight.ndim - 1))
