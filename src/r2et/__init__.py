@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from r2et.actionable import actionable_set as actionable_set
+    from r2et.actionable.rules import actionable_set as actionable_set
     from r2et.attacks.registry import attack as attack
     from r2et.attacks.registry import attack_curve as attack_curve
     from r2et.attacks.search import AttackResult as AttackResult
@@ -57,7 +57,7 @@ WHERE = {
     "Objective": "training.objective",
     "Piece": "core.inputs",
     "StableClassifier": "sklearn",
-    "actionable_set": "actionable",
+    "actionable_set": "actionable.rules",
     "attack": "attacks.registry",
     "attack_curve": "attacks.registry",
     "audit": "report.audit_page",

@@ -8,14 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from r2et.actionable import (
-    ActionableSet,
-    Rule,
-    actionable_set,
-    read_rules,
-    rule_names,
-    what_it_buys,
-)
+from r2et.actionable.rules import Rule, actionable_set, read_rules, rule_names
+from r2et.actionable.sets import ActionableSet, what_it_buys
 from r2et.attacks.diagnostics import alarms, last_doubling
 from r2et.attacks.pgd import WalkBudget, flippable
 from r2et.attacks.radius import PAIRS, WALK, Curve

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from r2et.actionable import ActionableSet, what_it_buys
+from r2et.actionable.sets import ActionableSet, what_it_buys
 from r2et.attacks.diagnostics import Doubling
 from r2et.attacks.radius import Curve
 from r2et.attacks.registry import ATTACKS

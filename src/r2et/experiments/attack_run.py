@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2et.actionable import actionable_set, read_rules
+from r2et.actionable.rules import actionable_set, read_rules
 from r2et.attacks.comparison import HandlingPoint, compare_handling
 from r2et.attacks.diagnostics import Doubling, alarms, last_doubling
 from r2et.attacks.ensemble import EnsembleBudget

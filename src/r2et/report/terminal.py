@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from r2et.actionable import ActionableSet, what_it_buys
+from r2et.actionable.sets import ActionableSet, what_it_buys
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Audit
 from r2et.data.dataset import Split
