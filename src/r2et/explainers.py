@@ -24,6 +24,8 @@ Quantity = Literal["probability", "logit", "margin"]
 Form = Literal["absolute", "signed", "normalised"]
 Function = Callable[[Tensor], Tensor]
 Explainer = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Place = Callable[[Tensor, range], Tensor]
+"""(x, some numbers) -> the places (m, B, ...) of these numbers that are derived from x."""
 
 BYTES_AT_ONCE = 2**29
 """About the memory that an explainer may take at once, unless its `rows_at_once` are given."""
@@ -293,7 +295,7 @@ def mean_input_gradient(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    place: Callable[[Tensor, range], Tensor],
+    place: Place,
     points: int,
     *,
     of: Quantity,
@@ -400,9 +402,14 @@ class InputExplainer:
         return Gradient(**shared)
 
     def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        place, points = self._places(x)
         return mean_input_gradient(
-            model, x, y, _itself, 1, of=self.of, rows_at_once=self.rows_at_once
+            model, x, y, place, points, of=self.of, rows_at_once=self.rows_at_once
         )
+
+    def _places(self, x: Tensor) -> tuple[Place, int]:
+        """Where the gradient is taken, and at how many places of each example."""
+        return _itself, 1
 
     def _weighted(self, gradient: Tensor, x: Tensor) -> Tensor:
         return gradient
@@ -462,20 +469,12 @@ class SmoothGrad(InputExplainer):
                 f"{self.samples} and {self.variance}."
             )
 
-    def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    def _places(self, x: Tensor) -> tuple[Place, int]:
         source = self.generator
         source = stream(self.seed, "smooth-grad") if source is None else source
         one = x.new_empty(x.shape[1:])
         noise = self.variance**0.5 * noise_like(one, source, copies=self.samples)
-        return mean_input_gradient(
-            model,
-            x,
-            y,
-            lambda part, m: part + noise[m.start : m.stop, None],
-            self.samples,
-            of=self.of,
-            rows_at_once=self.rows_at_once,
-        )
+        return lambda part, m: part + noise[m.start : m.stop, None], self.samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,18 +497,9 @@ class IntegratedGradients(InputExplainer):
     def _start(self, x: Tensor) -> Tensor:
         return x.new_zeros(x.shape[1:]) if self.baseline is None else self.baseline.to(x)
 
-    def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        start = self._start(x)
-
-        return mean_input_gradient(
-            model,
-            x,
-            y,
-            lambda part, m: on_segment(start.expand_as(part), part, self.points, m),
-            self.points,
-            of=self.of,
-            rows_at_once=self.rows_at_once,
-        )
+    def _places(self, x: Tensor) -> tuple[Place, int]:
+        start, points = self._start(x), self.points
+        return lambda part, m: on_segment(start.expand_as(part), part, points, m), points
 
     def _weighted(self, gradient: Tensor, x: Tensor) -> Tensor:
         return gradient * (x - self._start(x))
