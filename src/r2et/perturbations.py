@@ -43,8 +43,8 @@ class PerturbationSet(Protocol):
     def relax(self, points: Tensor, centre: Tensor) -> Tensor:
         """Nearby points of the smooth hull of all admissible inputs: like points."""
 
-    def steepest(self, slope: Tensor) -> Tensor:
-        """The move of cost one along which a loss with this slope rises fastest: like slope."""
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The move of cost one along which a loss with this gradient rises fastest: like it."""
 
     def offsets(
         self,
@@ -124,14 +124,14 @@ class NormBall(ABC):
         """The same as `project`: slopes can be followed in the ball itself."""
         return self.project(points, centre)
 
-    def steepest(self, slope: Tensor) -> Tensor:
-        """The move of length one that raises most, zero where the slope is: like slope."""
-        mask = self.movable(one_of(slope))
-        slope = slope if mask is None else torch.where(mask, slope, 0.0)
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The move of length one that raises most, zero where the gradient is: like it."""
+        mask = self.movable(one_of(gradient))
+        gradient = gradient if mask is None else torch.where(mask, gradient, 0.0)
         if self.scale is None:
-            return self._steepest(slope)
-        scale = self.scale.to(slope).view(slope.shape[1:])
-        return scale * self._steepest(slope * scale)
+            return self._steepest(gradient)
+        scale = self.scale.to(gradient).view(gradient.shape[1:])
+        return scale * self._steepest(gradient * scale)
 
     def offsets(
         self,
@@ -190,8 +190,8 @@ class NormBall(ABC):
         """The norm of each row (B, d): (B,)."""
 
     @abstractmethod
-    def _steepest(self, slope: Tensor) -> Tensor:
-        """The move of norm one along which each slope rises fastest: like slope."""
+    def _steepest(self, gradient: Tensor) -> Tensor:
+        """The move of norm one along which each gradient rises fastest: like it."""
 
     def _drawn(self, count: int, numbers: int, generator: torch.Generator, surface: bool) -> Tensor:
         """Random points of the unit ball, or of its surface, in float64: (count, numbers)."""
@@ -212,8 +212,8 @@ class L2Ball(NormBall):
         length: Tensor = moves.norm(dim=-1)
         return length
 
-    def _steepest(self, slope: Tensor) -> Tensor:
-        return unit(slope)
+    def _steepest(self, gradient: Tensor) -> Tensor:
+        return unit(gradient)
 
 
 class Box(NormBall):
@@ -234,8 +234,8 @@ class Box(NormBall):
     def _length(self, moves: Tensor) -> Tensor:
         return moves.abs().amax(-1)
 
-    def _steepest(self, slope: Tensor) -> Tensor:
-        return slope.sign()
+    def _steepest(self, gradient: Tensor) -> Tensor:
+        return gradient.sign()
 
     def _shrunk(self, points: Tensor, centre: Tensor) -> Tensor:
         """The points with every number moved back as far as it must by itself: like points."""

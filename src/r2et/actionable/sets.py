@@ -218,14 +218,14 @@ class ActionableSet:
         shrunk = centre + move * (inside / torch.where(outside, length, 1.0))
         return torch.where(outside, shrunk, x).clamp(low, high)
 
-    def steepest(self, slope: Tensor) -> Tensor:
-        """The move of price one along which a loss with this slope rises fastest: like slope.
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The move of price one along which a loss with this gradient rises fastest: like it.
 
-        Zero where the slope is, and in columns that are fixed or out of reach at this radius.
+        Zero where the gradient is, and in columns that are fixed or out of reach at this radius.
         """
-        hull = _on(slope.device, self._hull)
-        weight = hull.square.sqrt().to(slope.dtype)
-        return unit(torch.where(hull.reachable, slope / weight, 0.0)) / weight
+        hull = _on(gradient.device, self._hull)
+        weight = hull.square.sqrt().to(gradient.dtype)
+        return unit(torch.where(hull.reachable, gradient / weight, 0.0)) / weight
 
     def offsets(
         self,

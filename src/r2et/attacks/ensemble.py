@@ -174,10 +174,12 @@ def _guides(
     with torch.no_grad():
         several = logits_of(model, x[:1]).shape[-1] > 2
     unscaled: list[Quantity] = ["margin", "logit"] if several else ["margin"]
-    looks = [explain] if scaled else [of_quantity(explain, each) for each in unscaled]
-    looks = [each for own in looks for each in (own, *_plain(own))]
-    turns = math.lcm(len(smooth), len(looks))
-    return [(smooth[turn % len(smooth)], looks[turn % len(looks)]) for turn in range(turns)]
+    explainers = [explain] if scaled else [of_quantity(explain, each) for each in unscaled]
+    explainers = [each for own in explainers for each in (own, *_plain(own))]
+    turns = math.lcm(len(smooth), len(explainers))
+    return [
+        (smooth[turn % len(smooth)], explainers[turn % len(explainers)]) for turn in range(turns)
+    ]
 
 
 def _plain(explain: Explainer) -> tuple[Explainer, ...]:
@@ -201,7 +203,7 @@ def _descend(
     Steps shrink; every second input is offered to the judge.
     """
     copies, steps = budget.starts, budget.steps
-    network, look = guide
+    network, explain = guide
     begin = _starts(best, x, copies, budget.even, number, generator)
     goal = _random_goals(best, copies, budget.even, scaled, generator)
     labels = best.y.repeat(copies)
@@ -212,7 +214,7 @@ def _descend(
             best.offer_all(found.view(copies, *x.shape))
 
     projected_descent(
-        lambda points: goal(look(network, points, labels)),
+        lambda points: goal(explain(network, points, labels)),
         repeated(x, copies),
         start=begin,
         perturbation=best.perturbation,
@@ -221,7 +223,7 @@ def _descend(
         ],
         allowed=best.keeps,
         watch=watch,
-        blind=lambda: check_slopes(look, network, x, best.y),
+        blind=lambda: check_slopes(explain, network, x, best.y),
     )
 
 
@@ -262,9 +264,9 @@ def shrinking(progress: float, first: float, last: float = 0.01) -> float:
 
 def _single_pairs(best: BestSoFar, x: Tensor, guide: Guide, pairs: int) -> None:
     """Newton's method on the pairs nearest to changing places, as the guide sees them."""
-    network, look = guide
+    network, explain = guide
     approach_nearest(
-        network, look, x, best.y, best.before, best.k, best.perturbation, pairs, best.offer_all
+        network, explain, x, best.y, best.before, best.k, best.perturbation, pairs, best.offer_all
     )
 
 

@@ -155,8 +155,8 @@ def check_slopes(explain: Explainer, model: nn.Module, x: Tensor, y: Tensor) -> 
         point = x.detach().requires_grad_()
         saliency = explain(model, point, y)
         if saliency.requires_grad:
-            (slope,) = torch.autograd.grad(saliency.sum(), point, allow_unused=True)
-            if slope is not None:
+            (gradient,) = torch.autograd.grad(saliency.sum(), point, allow_unused=True)
+            if gradient is not None:
                 return
     with torch.no_grad():
         moved = x + (1 + x.abs()) * noise_like(x, stream(0, "slopes"))

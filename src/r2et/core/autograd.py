@@ -144,19 +144,19 @@ def jacobian(field: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.stack(rows, dim=1)
 
 
-def hessian_products(slope: Tensor, x: Tensor, directions: Tensor) -> Tensor:
-    """Hessian times each direction, `slope` computed from x with a graph: (m, *x.shape).
+def hessian_products(gradient: Tensor, x: Tensor, directions: Tensor) -> Tensor:
+    """Hessian times each direction, `gradient` computed from x with a graph: (m, *x.shape).
 
-    `directions` (m, *slope.shape) go backwards through the graph of the slope together, so that
-    the model itself is not called. Differentiable iff the caller records.
+    `directions` (m, *gradient.shape) go backwards through its graph together, so that the model
+    itself is not called. Differentiable iff the caller records.
     """
     nothing = x.new_zeros(x.shape)
-    if not slope.requires_grad or not len(directions):
+    if not gradient.requires_grad or not len(directions):
         return nothing.expand(len(directions), *x.shape)
 
     def product(direction: Tensor, *, together: bool) -> Tensor:
         (found,) = torch.autograd.grad(
-            slope,
+            gradient,
             x,
             direction,
             create_graph=torch.is_grad_enabled(),

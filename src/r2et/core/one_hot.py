@@ -12,8 +12,8 @@ OneHot = Sequence[Sequence[int]]
 NARROW = 128
 
 
-def project_one_hot(slope: Tensor, one_hot: OneHot | None) -> Tensor:
-    """The slope without its parts in directions in which the data cannot vary: like slope.
+def project_one_hot(gradient: Tensor, one_hot: OneHot | None) -> Tensor:
+    """The gradient without its parts in directions in which the data cannot vary: like it.
 
     The columns of a one-hot group sum to 1 on every real input. c (sum - 1) added to a logit thus
     changes no prediction there, yet adds c to the slopes of the whole group: only their differences
@@ -26,14 +26,14 @@ def project_one_hot(slope: Tensor, one_hot: OneHot | None) -> Tensor:
     tensor([[ 1., -1.,  1.]])
     """
     if not one_hot:
-        return slope
+        return gradient
     groups = tuple(tuple(map(index, group)) for group in one_hot)
-    flat = slope.flatten(1)
+    flat = gradient.flatten(1)
     d = flat.shape[1]
     # One product is the cheapest by far, but its matrix grows with the square of d.
     if d <= NARROW:
-        return (flat @ _projection(groups, d, flat.dtype, flat.device)).view_as(slope)
-    return _centred(flat, groups).view_as(slope)
+        return (flat @ _projection(groups, d, flat.dtype, flat.device)).view_as(gradient)
+    return _centred(flat, groups).view_as(gradient)
 
 
 _PROJECTIONS: dict[tuple[object, ...], Tensor] = {}

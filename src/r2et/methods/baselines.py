@@ -112,16 +112,16 @@ def adversarial(
     explained = explain or saliency_at
     ranking = ranking_by(reference, explained)
 
-    def attacked(look: BatchContext) -> Tensor:
-        x, ball = look.x.detach(), L2Ball(radius=radius)
-        goal = ranking_goal(ranking(look, None), k)
+    def attacked(batch: BatchContext) -> Tensor:
+        x, ball = batch.x.detach(), L2Ball(radius=radius)
+        goal = ranking_goal(ranking(batch, None), k)
         return projected_descent(
-            lambda at: goal(explained(look.model, at, look.y)),
+            lambda at: goal(explained(batch.model, at, batch.y)),
             x,
-            start=ball.project(_in_ball(x, radius, look.draw), x),
+            start=ball.project(_in_ball(x, radius, batch.draw), x),
             perturbation=ball,
             lengths=[2.5 * radius / (steps + 1)] * steps,
-            blind=lambda: check_slopes(explained, look.model, x, look.y),
+            blind=lambda: check_slopes(explained, batch.model, x, batch.y),
         )
 
     return Method(perturb=attacked)
@@ -155,10 +155,10 @@ def certified_ratio(
     )
     ranking = ranking_by(reference)
 
-    def fragility(look: BatchContext) -> Tensor:
-        bent = Bent.of(look)
-        own = bent.slope.abs()  # ranks as the gradient of the probability does
-        reach = facing_reach(bent, ranking(look, own), k, radius=radius, facing=facing)
+    def fragility(batch: BatchContext) -> Tensor:
+        bent = Bent.of(batch)
+        own = bent.gradient.abs()  # ranks as the gradient of the probability does
+        reach = facing_reach(bent, ranking(batch, own), k, radius=radius, facing=facing)
         return softness * ((-reach / softness).logsumexp(-1) - math.log(reach.shape[1]))
 
     return _penalised("fragility", ratio, fragility)
@@ -195,14 +195,14 @@ def thick(
     explained = explain or saliency_at
     ranking = ranking_by(reference, explained)
 
-    def negative_margin(look: BatchContext) -> Tensor:
-        x, kept = look.x.detach(), ranking(look, None)
+    def negative_margin(batch: BatchContext) -> Tensor:
+        x, kept = batch.x.detach(), ranking(batch, None)
         gaps = [
             mean_margin(
-                explained(look.model, point, look.y), kept, k, pairs=pairs, gap=gap, facing=facing
+                explained(batch.model, point, batch.y), kept, k, pairs=pairs, gap=gap, facing=facing
             )
             for _ in range(samples)
-            for point in on_segment(x, _in_ball(x, radius, look.draw), points)
+            for point in on_segment(x, _in_ball(x, radius, batch.draw), points)
         ]
         return -torch.stack(gaps).mean(0)
 
@@ -218,20 +218,20 @@ class Bent(NamedTuple):
 
     x: Tensor
     odds: Tensor
-    slope: Tensor
+    gradient: Tensor
     lean: Tensor
     """1 - 2p: (B,)."""
     straight: bool
     """Whether Hess m is surely zero: of two classes, of logits that are piecewise linear."""
 
     @staticmethod
-    def of(look: BatchContext) -> "Bent":
-        """What a look shows."""
+    def of(batch: BatchContext) -> "Bent":
+        """What a batch shows."""
         with torch.enable_grad():
-            odds = log_odds(look.logits, look.y)
-            slope = gradient_of(odds, look.x, create_graph=True).flatten(1)
-        straight = look.logits.shape[1] == 2 and piecewise_linear(look.model)
-        return Bent(look.x, odds, slope, -torch.tanh(odds / 2), straight)
+            odds = log_odds(batch.logits, batch.y)
+            gradient = gradient_of(odds, batch.x, create_graph=True).flatten(1)
+        straight = batch.logits.shape[1] == 2 and piecewise_linear(batch.model)
+        return Bent(batch.x, odds, gradient, -torch.tanh(odds / 2), straight)
 
     @property
     def steepness(self) -> Tensor:
@@ -240,48 +240,48 @@ class Bent(NamedTuple):
 
     def products(self, directions: Tensor) -> Tensor:
         """Hess p / (p (1 - p)) times each direction: (m, B, n) -> (m, B, n)."""
-        along = (directions * self.slope).sum(-1) * self.lean
-        outer = along[..., None] * self.slope
+        along = (directions * self.gradient).sum(-1) * self.lean
+        outer = along[..., None] * self.gradient
         if self.straight:
             return outer
-        return outer + hessian_products(self.slope, self.x, directions).flatten(2)
+        return outer + hessian_products(self.gradient, self.x, directions).flatten(2)
 
 
-def exact_norm(look: BatchContext) -> Tensor:
+def exact_norm(batch: BatchContext) -> Tensor:
     """Frobenius norm of the Hessian of the predicted probability: (B,).
 
     Where Hess m is zero the Hessian has rank one and the norm is p (1 - p) |1 - 2p| ||g||^2.
     Otherwise all n rows are computed, together as far as `ROWS_AT_ONCE` allows; to be trained, they
     need n times the memory of a backward pass.
     """
-    bent = Bent.of(look)
+    bent = Bent.of(batch)
     if bent.straight:
         return _rank_one_norm(bent)
-    examples, n = bent.slope.shape
+    examples, n = bent.gradient.shape
     steepness = bent.steepness[:, None]
-    leaning = steepness * bent.lean[:, None] * bent.slope
+    leaning = steepness * bent.lean[:, None] * bent.gradient
     squared = torch.zeros_like(bent.odds)
-    unit_vectors = torch.eye(n, dtype=bent.slope.dtype, device=bent.slope.device)
+    unit_vectors = torch.eye(n, dtype=bent.gradient.dtype, device=bent.gradient.device)
     for some in unit_vectors.split(max(1, ROWS_AT_ONCE // max(1, examples))):
         along = some[:, None].expand(-1, examples, -1)
-        rows = steepness * hessian_products(bent.slope, bent.x, along).flatten(2)
-        entries = (some @ bent.slope.T)[..., None]
+        rows = steepness * hessian_products(bent.gradient, bent.x, along).flatten(2)
+        entries = (some @ bent.gradient.T)[..., None]
         squared = squared + torch.addcmul(rows, entries, leaning).square().sum((0, 2))
     return root(squared)
 
 
-def largest_eigenvalue(look: BatchContext, *, steps: int = 8) -> Tensor:
+def largest_eigenvalue(batch: BatchContext, *, steps: int = 8) -> Tensor:
     """Magnitude of the Hessian's eigenvalue of largest magnitude, from below: (B,).
 
     Where Hess m is zero it is that of the only eigenvector g. Otherwise by `steps` products, from g
     and a fixed direction, so that neither a slope of zero nor a slope that is some other
     eigenvector leads astray.
     """
-    bent = Bent.of(look)
+    bent = Bent.of(batch)
     if bent.straight:
         return _rank_one_norm(bent)
     with torch.no_grad():
-        start = unit(bent.slope) + everywhere(bent.slope) / 2
+        start = unit(bent.gradient) + everywhere(bent.gradient) / 2
     steepness = bent.steepness[:, None]
     return spectral_norm(lambda v: steepness * bent.products(v[None])[0], start, steps)
 
@@ -295,17 +295,17 @@ def facing_reach(
     H t have the factor p (1 - p), which cancels out. No pair of zero h and zero change reaches
     anywhere: 0.
     """
-    n = bent.slope.shape[1]
+    n = bent.gradient.shape[1]
     count = facing_count(k, n, facing)
     ranked = order(ranking)
     upper, lower = ranked[:, k - count : k].flip(-1), ranked[:, k : k + count]
-    size = bent.slope.abs()
+    size = bent.gradient.abs()
     gaps = size.gather(-1, upper) - size.gather(-1, lower)
     if bent.straight:
         # H t = (1 - 2p) h g, so that h itself cancels out, but for its sign.
-        change = bent.lean.abs() * root(bent.slope.square().sum(-1))
+        change = bent.lean.abs() * root(bent.gradient.square().sum(-1))
         return gaps.detach().sign() / (1 + radius * change)[:, None]
-    sign = bent.slope.detach().sign()
+    sign = bent.gradient.detach().sign()
     directions = torch.zeros_like(sign).expand(count, -1, -1)
     directions = directions.scatter(-1, upper.T[..., None], sign.gather(-1, upper).T[..., None])
     directions = directions.scatter(-1, lower.T[..., None], -sign.gather(-1, lower).T[..., None])
@@ -316,7 +316,7 @@ def facing_reach(
 
 def _rank_one_norm(bent: Bent) -> Tensor:
     """Norm and eigenvalue of a Hessian of rank one, p (1 - p) |1 - 2p| ||g||^2: (B,)."""
-    return bent.steepness * bent.lean.abs() * bent.slope.square().sum(-1)
+    return bent.steepness * bent.lean.abs() * bent.gradient.square().sum(-1)
 
 
 def _in_ball(x: Tensor, radius: float, draw: Draw) -> Tensor:

@@ -186,18 +186,18 @@ def saliency_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def ranking_by(
     reference: nn.Module | None, explain: Explainer = saliency_at
 ) -> Callable[[BatchContext, Tensor | None], Tensor]:
-    """What tells, for a look, the explanation whose ranking is to be kept, a constant: (B, n).
+    """What tells, for a batch, the explanation whose ranking is to be kept, a constant: (B, n).
 
-    That of `reference` as it is now, or the look's own, computed unless given.
+    That of `reference` as it is now, or the batch's own, computed unless given.
     """
     kept = None if reference is None else copy.deepcopy(reference).requires_grad_(False).eval()
 
-    def ranking(look: BatchContext, own: Tensor | None) -> Tensor:
+    def ranking(batch: BatchContext, own: Tensor | None) -> Tensor:
         if kept is None and own is not None:
             return own.detach()
-        model = look.model if kept is None else kept.to(device=look.x.device, dtype=look.x.dtype)
+        model = batch.model if kept is None else kept.to(device=batch.x.device, dtype=batch.x.dtype)
         with torch.no_grad():
-            return explain(model, look.x, look.y)
+            return explain(model, batch.x, batch.y)
 
     return ranking
 
@@ -218,30 +218,30 @@ def estimated_bend(
     examples, which a shuffle has made random ones, count for as much more.
     """
 
-    def of_gradient(look: BatchContext, some: slice) -> Tensor:
-        y = look.y[some]
+    def of_gradient(batch: BatchContext, some: slice) -> Tensor:
+        y = batch.y[some]
         return estimated_curvature(
-            lambda at: input_gradient(look.model, at, y),
-            look.x[some],
-            look.input_gradient[some],
+            lambda at: input_gradient(batch.model, at, y),
+            batch.x[some],
+            batch.input_gradient[some],
             kappa,
         )
 
-    def of_explanation(look: BatchContext, some: slice) -> Tensor:
+    def of_explanation(batch: BatchContext, some: slice) -> Tensor:
         assert explain is not None
-        y = look.y[some]
+        y = batch.y[some]
         return estimated_curvature(
-            lambda at: explain(look.model, at, y),
-            look.x[some],
-            look.saliency(explain)[some],
+            lambda at: explain(batch.model, at, y),
+            batch.x[some],
+            batch.saliency(explain)[some],
             kappa,
-            along=look.input_gradient[some],
+            along=batch.input_gradient[some],
         )
 
-    def of_share(look: BatchContext) -> Tensor:
-        whole = len(look.x)
+    def of_share(batch: BatchContext) -> Tensor:
+        whole = len(batch.x)
         few = max(1, round(share * whole))
-        bent = of_bend(look, slice(few))
+        bent = of_bend(batch, slice(few))
         return torch.cat([bent * (whole / few), bent.new_zeros(whole - few)])
 
     if not 0 < share <= 1:
@@ -258,7 +258,7 @@ def estimated_bend(
 
 @torch.no_grad()
 def neighbour(
-    look: BatchContext,
+    batch: BatchContext,
     margins: Callable[[Tensor], Tensor],
     perturbation: PerturbationSet,
     steps: int,
@@ -268,9 +268,9 @@ def neighbour(
     From a random place as far away as may be, a few steps down; where the predicted class changed
     on the way, half the way back, and again, at last to x itself.
     """
-    x = look.x.detach()
-    place = x + perturbation.radius * perturbation.steepest(look.draw(x))
-    with eval_mode(look.model):
+    x = batch.x.detach()
+    place = x + perturbation.radius * perturbation.steepest(batch.draw(x))
+    with eval_mode(batch.model):
         for step in range(steps):
             with torch.enable_grad():
                 at = place.requires_grad_()
@@ -280,7 +280,7 @@ def neighbour(
             )
             place = perturbation.relax(place.detach() - move, x)
     for halved in range(HALVINGS + 1):
-        kept = by_example(predicted(look.model, place) == look.y, x)
+        kept = by_example(predicted(batch.model, place) == batch.y, x)
         if kept.all():
             break
         place = torch.where(kept, place, x + (place - x) / 2 if halved < HALVINGS else x)

@@ -54,18 +54,18 @@ def steadfast(
         raise ValueError(f"Steadfast needs a whole number of steps, got {steps}.")
     ranking = ranking_by(reference, odds_saliency)
 
-    def negative_margin(look: BatchContext) -> Tensor:
-        n = look.x.flatten(1).shape[1]
+    def negative_margin(batch: BatchContext) -> Tensor:
+        n = batch.x.flatten(1).shape[1]
         count = facing_count(k, n)
         if steps:
-            ranked = order(ranking(look, None))
+            ranked = order(ranking(batch, None))
             place = neighbour(
-                look, partial(_margins, look, ranked, k), L2Ball(radius=radius), steps
+                batch, partial(_margins, batch, ranked, k), L2Ball(radius=radius), steps
             )
-            saliency = odds_saliency(look.model, place, look.y)
+            saliency = odds_saliency(batch.model, place, batch.y)
         else:
-            saliency = odds_saliency(look.model, look.x.detach(), look.y)
-            ranked = order(ranking(look, saliency))
+            saliency = odds_saliency(batch.model, batch.x.detach(), batch.y)
+            ranked = order(ranking(batch, saliency))
         facing = unit_length(saliency).gather(-1, ranked[:, k - count : k + count])
         gaps = facing[:, :count].flip(-1) - facing[:, count:]
         return -gaps.clamp(max=room / math.sqrt(n)).mean(-1)
@@ -78,18 +78,18 @@ def steadfast(
     return Method(penalties=tuple(penalties), by_input=False)
 
 
-def _margins(look: BatchContext, ranked: Tensor, k: int, at: Tensor) -> Tensor:
+def _margins(batch: BatchContext, ranked: Tensor, k: int, at: Tensor) -> Tensor:
     """How far the first k of `ranked` lead in the gradient of length one at some places: (B,)."""
     weights = at.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
-    return (unit_length(odds_saliency(look.model, at, look.y)) * weights).sum(-1)
+    return (unit_length(odds_saliency(batch.model, at, batch.y)) * weights).sum(-1)
 
 
-def variation_of(look: BatchContext) -> Tensor:
+def variation_of(batch: BatchContext) -> Tensor:
     """The variation of the network, or of each row's own network in a stack: (B,)."""
-    if not isinstance(look.model, AdditiveNet):
+    if not isinstance(batch.model, AdditiveNet):
         raise ValueError(
             "Steadfast caps the variation of a structured network, got "
-            f"{type(look.model).__name__}: build MODELS['structured'], or set variation = 0."
+            f"{type(batch.model).__name__}: build MODELS['structured'], or set variation = 0."
         )
-    variation = look.model.variation().view(1, -1)
-    return variation.expand(len(look.x) // variation.numel(), -1).flatten()
+    variation = batch.model.variation().view(1, -1)
+    return variation.expand(len(batch.x) // variation.numel(), -1).flatten()

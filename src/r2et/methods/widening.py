@@ -34,7 +34,7 @@ By = Literal["slope", "direction"]
 
 
 def _margin_along(
-    look: BatchContext,
+    batch: BatchContext,
     explain: InputExplainer,
     margin_of: Callable[[Tensor], Tensor],
     stride: float,
@@ -46,16 +46,16 @@ def _margin_along(
     length one and t = `stride`. All of it is first derivatives.
     """
     with torch.no_grad():
-        own = input_gradient(look.model, look.x, look.y)
+        own = input_gradient(batch.model, batch.x, batch.y)
     with torch.enable_grad():
         own = own.requires_grad_()
-        value = margin_of(explain.scores(own, look.x.detach()))
+        value = margin_of(explain.scores(own, batch.x.detach()))
         (towards,) = torch.autograd.grad(value.sum(), own)
     length = towards.flatten(1).norm(dim=-1)
     way = unit(towards)
-    with eval_mode(look.model):
-        there = log_odds(look.model(look.x.detach() + stride * way), look.y)
-    here = log_odds(look.logits, look.y)
+    with eval_mode(batch.model):
+        there = log_odds(batch.model(batch.x.detach() + stride * way), batch.y)
+    here = log_odds(batch.logits, batch.y)
     risen: Tensor = length * (torch.sigmoid(there) - torch.sigmoid(here)) / stride
     return value.detach() + risen - risen.detach()
 
@@ -108,22 +108,22 @@ def r2et(
     def margin_of(saliency: Tensor, kept: Tensor) -> Tensor:
         return mean_margin(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
 
-    def negative_margin(look: BatchContext) -> Tensor:
-        saliency = look.saliency(explain)
-        return -margin_of(saliency, ranking(look, saliency))
+    def negative_margin(batch: BatchContext) -> Tensor:
+        saliency = batch.saliency(explain)
+        return -margin_of(saliency, ranking(batch, saliency))
 
-    def negative_margin_beside(look: BatchContext) -> Tensor:
-        kept = ranking(look, None)
+    def negative_margin_beside(batch: BatchContext) -> Tensor:
+        kept = ranking(batch, None)
 
         def gaps(at: Tensor) -> Tensor:
-            return margin_of((explain or odds_saliency)(look.model, at, look.y), kept)
+            return margin_of((explain or odds_saliency)(batch.model, at, batch.y), kept)
 
-        return -gaps(neighbour(look, gaps, perturbation, steps))
+        return -gaps(neighbour(batch, gaps, perturbation, steps))
 
-    def negative_margin_along(look: BatchContext) -> Tensor:
+    def negative_margin_along(batch: BatchContext) -> Tensor:
         assert follower is not None
         return -_margin_along(
-            look, follower, lambda own: margin_of(own, ranking(look, own)), stride
+            batch, follower, lambda own: margin_of(own, ranking(batch, own)), stride
         )
 
     follower = made_of_gradient(explain)

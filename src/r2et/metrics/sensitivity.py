@@ -83,17 +83,17 @@ def manipulation_step(history: Tensor, below: float = 1.0) -> Tensor:
     return torch.where(fallen.any(0), fallen.int().argmax(0), len(fallen))
 
 
-def off_data_share(slope: Tensor, one_hot: Sequence[Sequence[int]]) -> Tensor:
-    """Share of a signed slope's squared length in directions in which the data cannot vary: (B,).
+def off_data_share(gradient: Tensor, one_hot: Sequence[Sequence[int]]) -> Tensor:
+    """Share of a gradient's squared length in directions in which the data cannot vary: (B,).
 
     The columns of a one-hot group, given by their numbers, sum to 1 on every real input: along
-    their common direction a slope changes no prediction and can be anything. A method that gains
+    their common direction a gradient changes no prediction and can be anything. A method that gains
     stability there has gained nothing.
 
     >>> off_data_share(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]), [(0, 1)])
     tensor([1., 0.])
     """
-    whole = slope.square().sum(-1)
+    whole = gradient.square().sum(-1)
     empty = torch.zeros_like(whole)
-    within = sum((slope[:, list(g)].sum(-1).square() / len(g) for g in one_hot), start=empty)
+    within = sum((gradient[:, list(g)].sum(-1).square() / len(g) for g in one_hot), start=empty)
     return within / torch.where(whole > 0, whole, 1.0)

@@ -105,7 +105,7 @@ class AdditiveNet(nn.Module):
         before: Tensor = self.mixing(project_one_hot(x, self.one_hot))
         turned = _steepness(self.bend, apart(before)) * _pulled(flow, self.share.weight)
         through = turned @ self.mixing.weight + _pulled(flow, self.linear.weight)
-        slope = project_one_hot(through.view_as(x), self.one_hot)
+        gradient = project_one_hot(through.view_as(x), self.one_hot)
         if self.curves is not None:
             layers = cast(tuple[OneFeatureUnits, nn.Module, nn.Linear], tuple(self.curves))
             (units, kink, heights), columns = layers, self._columns(x)
@@ -113,8 +113,8 @@ class AdditiveNet(nn.Module):
             risen = _pulled(flow, heights.weight) * units.weight.flatten(-2).unsqueeze(-2)
             curved = apart(_steepness(kink, before)) * risen
             of_columns = curved.view(len(x), len(columns), -1).sum(-1)
-            slope = slope.index_add(1, columns, of_columns)
-        return slope if flow is not None else slope * (2 * y - 1)[:, None]
+            gradient = gradient.index_add(1, columns, of_columns)
+        return gradient if flow is not None else gradient * (2 * y - 1)[:, None]
 
     def plain(self) -> "Branches":
         """The same function of x, written out in linear layers and activations."""

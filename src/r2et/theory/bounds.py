@@ -177,13 +177,13 @@ def uncertified_radius_at_x(
     check_k(k, x[0].numel())
     y = predicted(model, x) if y is None else y
 
-    def slope(at: Tensor) -> Tensor:
+    def gradient(at: Tensor) -> Tensor:
         with torch.enable_grad(), eval_mode(model):
             found = gradient_of(SCORES[of](logits_of(model, at), y), at, create_graph=True)
         return project_one_hot(found, one_hot).flatten(1)
 
     with torch.no_grad():
-        here, turn = slope(x.detach().requires_grad_()).detach(), jacobian(slope, x)
+        here, turn = gradient(x.detach().requires_grad_()).detach(), jacobian(gradient, x)
         signs, ranked = here.sign(), order(here.abs())
         # |g_i| moves with s_i H_i as long as no slope changes its sign.
         turn, ranked_scores = signs[..., None] * turn, here.abs().gather(1, ranked)

@@ -95,8 +95,8 @@ class Objective(nn.Module):
                 # and the class they favour need not be the one the model will predict.
                 with torch.enable_grad():
                     logits = logits_of(self.model, x)
-            look = BatchContext(self.model, x, logits, self.draw)
-            found = {name: penalty(look) for name, _, penalty in self.method.penalties}
+            batch = BatchContext(self.model, x, logits, self.draw)
+            found = {name: penalty(batch) for name, _, penalty in self.method.penalties}
         if not self._followed and torch.is_grad_enabled():
             for name, weight, _ in self.method.penalties:
                 if weight:
@@ -110,10 +110,12 @@ def _check_followed(name: str, penalty: Tensor, model: nn.Module) -> None:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     if not weights or not penalty.numel():
         return
-    slopes: Sequence[Tensor | None] = (None,)
+    gradients: Sequence[Tensor | None] = (None,)
     if penalty.requires_grad:
-        slopes = torch.autograd.grad(penalty.sum(), weights, retain_graph=True, allow_unused=True)
-    if all(slope is None for slope in slopes):
+        gradients = torch.autograd.grad(
+            penalty.sum(), weights, retain_graph=True, allow_unused=True
+        )
+    if all(gradient is None for gradient in gradients):
         raise ValueError(
             f"the penalty {name!r} must hang on the model's weights, but its explanation has no "
             "graph to any of them, so that nothing would be learnt from it: explain by a function "

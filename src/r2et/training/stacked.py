@@ -628,8 +628,8 @@ class _Together:
         for name, share in self.shares.items():
             total = total + share.to(means[name]) * means[name]
         # No network's loss hangs on another's weights: the slope of the sum is that of each.
-        slopes = torch.autograd.grad(total.sum(), self.weights, allow_unused=True)
-        self._move(slopes, rate)
+        gradients = torch.autograd.grad(total.sum(), self.weights, allow_unused=True)
+        self._move(gradients, rate)
         return means
 
     def _means(self, name: str, part: Tensor, rows: int) -> Tensor:
@@ -660,17 +660,17 @@ class _Together:
                 self.draws.told = 0
         return {}
 
-    def _move(self, slopes: Sequence[Tensor | None], rate: float) -> None:
+    def _move(self, gradients: Sequence[Tensor | None], rate: float) -> None:
         """One step of AdamW, of the learning rate `rate`, for all networks that go on."""
         shrink = None if self.decay is None else 1 - rate * self.decay
         with torch.no_grad():
-            for weight, slope in zip(self.weights, slopes, strict=True):
-                if slope is not None and self.stopped is not None:
-                    slope = slope.masked_fill(by_example(self.stopped, slope), 0.0)
-                if slope is not None and shrink is not None:
+            for weight, gradient in zip(self.weights, gradients, strict=True):
+                if gradient is not None and self.stopped is not None:
+                    gradient = gradient.masked_fill(by_example(self.stopped, gradient), 0.0)
+                if gradient is not None and shrink is not None:
                     weight.mul_(by_example(shrink, weight).to(weight))
                 # The fused optimiser reads memory as it lies, and slopes may lie transposed.
-                weight.grad = None if slope is None else slope.contiguous()
+                weight.grad = None if gradient is None else gradient.contiguous()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
