@@ -150,14 +150,9 @@ def _joined(parts: Sequence[AttackResult]) -> AttackResult:
         values = [getattr(part, name) for part in longest]
         return None if values[0] is None else torch.cat(values)
 
+    by_row = ("x", "before", "after", "precision", "first_flip", "last", "outcome")
     return AttackResult(
-        x=together("x"),
-        before=together("before"),
-        after=together("after"),
-        precision=together("precision"),
-        first_flip=together("first_flip"),
-        last=together("last"),
-        outcome=together("outcome"),
+        **{name: together(name) for name in by_row},
         history=torch.cat([part.history for part in longest], dim=1),
         steps=steps,
         members={

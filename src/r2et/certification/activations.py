@@ -278,15 +278,3 @@ def square() -> Activation:
         third=torch.zeros_like,
         limits=(2.0, 0.0, 0.0),
     )
-
-
-ACTIVATIONS: dict[str, Callable[..., Activation]] = {
-    "relu": leaky,
-    "leaky_relu": leaky,
-    "softplus": softplus,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-    "silu": silu,
-    "gelu": gelu,
-    "square": square,
-}
