@@ -77,23 +77,23 @@ def min_norm(
         negligible = 100 * torch.finfo(gradients.dtype).eps
     lengths = _lengths(gradients)
     longest = lengths.amax(-1, keepdim=True)
-    told = (lengths > negligible * longest) & (lengths > 0)
+    counted = (lengths > negligible * longest) & (lengths > 0)
     rows = unit(gradients.flatten(0, 1)).view_as(gradients) if normalised else gradients
-    # A dropped gradient takes the place of a told one: what two copies weigh, their original does.
-    first = told.int().argmax(-1, keepdim=True)
+    # A dropped gradient becomes a copy of one that counts: what two copies weigh, the one does.
+    first = counted.int().argmax(-1, keepdim=True)
     copied = rows.gather(1, first[:, :, None].expand(-1, 1, rows.shape[-1]))
-    rows = torch.where(told[:, :, None], rows, copied)
+    rows = torch.where(counted[:, :, None], rows, copied)
     if rows.shape[1] < rows.shape[2]:
         # Only their inner products matter, which as few numbers as there are goals can have, too.
         rows = torch.linalg.qr(rows.mT, mode="r").R.mT
     found = min_norm_weights(rows)
-    dropped = found.masked_fill(told, 0).sum(-1, keepdim=True)
-    found = found.masked_fill(~told, 0).scatter_add(-1, first, dropped)
+    dropped = found.masked_fill(counted, 0).sum(-1, keepdim=True)
+    found = found.masked_fill(~counted, 0).scatter_add(-1, first, dropped)
     if normalised:
         # longest / length instead of 1 / length, which overflows for the slopes of a sure model.
-        found = found * (longest / torch.where(told, lengths, 1.0))
+        found = found * (longest / torch.where(counted, lengths, 1.0))
         found = found / found.sum(-1, keepdim=True)
-    return torch.where(told.any(-1, keepdim=True), found, weights)
+    return torch.where(counted.any(-1, keepdim=True), found, weights)
 
 
 def _lengths(gradients: Tensor) -> Tensor:

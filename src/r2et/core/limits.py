@@ -19,12 +19,12 @@ class TooLargeError(ValueError):
 
 def most_bytes() -> int:
     """The memory that one file may ask for: what R2ET_MAX_BYTES says, else 1 GiB."""
-    told = os.environ.get(VARIABLE, "").strip()
-    if not told:
+    stated = os.environ.get(VARIABLE, "").strip()
+    if not stated:
         return USUAL
-    if not (told.isascii() and told.isdecimal() and len(told) < 19 and int(told)):
-        raise ValueError(f"{VARIABLE} must be a whole number of bytes above 0, got {told!r}.")
-    return int(told)
+    if not (stated.isascii() and stated.isdecimal() and len(stated) < 19 and int(stated)):
+        raise ValueError(f"{VARIABLE} must be a whole number of bytes above 0, got {stated!r}.")
+    return int(stated)
 
 
 def check_bytes(asked: int, what: str) -> None:

@@ -37,12 +37,12 @@ class Table:
 
 def table_of(name: str) -> Table:
     """What is told of an embedded file by the one beside it."""
-    told = json.loads((FILES / f"{name}.json").read_text(encoding="utf-8"))
+    about = json.loads((FILES / f"{name}.json").read_text(encoding="utf-8"))
     return Table(
-        schema=Schema.from_told(told["columns"]),
-        target=told["target"],
-        classes=tuple(told["classes"]),
-        source=told["source"],
+        schema=Schema.from_told(about["columns"]),
+        target=about["target"],
+        classes=tuple(about["classes"]),
+        source=about["source"],
     )
 
 

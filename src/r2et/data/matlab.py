@@ -31,8 +31,8 @@ def archive_of(path: Path, keys: Sequence[str], most: int) -> IO[bytes]:
     The file may unpack to `most` bytes. Whatever else it does, it is refused in one sentence.
     """
     archive = TemporaryFile()  # noqa: SIM115  # the caller reads it
-    told = json.dumps({"path": str(path), "keys": list(keys), "most": most})
-    command = [sys.executable, "-P", __file__, told]
+    request = json.dumps({"path": str(path), "keys": list(keys), "most": most})
+    command = [sys.executable, "-P", __file__, request]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     places = os.pathsep.join(each for each in sys.path if each)
     try:

@@ -203,9 +203,9 @@ def _unit(name: str, cells: Iterable[Taken], cure: str) -> str:
     found = {each.unit for each in cells}
     named = sorted(found - {""})
     if len(named) > 1 or ("%" in named and "" in found):
-        told = " and ".join(repr(each) for each in named[:2]) if len(named) > 1 else "'%' and none"
+        signs = " and ".join(repr(each) for each in named[:2]) if len(named) > 1 else "'%' and none"
         raise ValueError(
-            f"column {name!r} holds numbers with different signs, {told}: write all alike, or "
+            f"column {name!r} holds numbers with different signs, {signs}: write all alike, or "
             f"{cure}."
         )
     return named[0] if named else ""

@@ -138,17 +138,17 @@ class AttackRun:
         flipped = found.first_flip[found.first_flip <= last]
         if not len(flipped):
             return [f"The attack alone broke no example in {last} steps."]
-        told = [
+        sentences = [
             f"The attack alone broke {len(flipped)} of {self.examples} examples, at step "
             f"{int(flipped.median())} in the median and by step {int(flipped.max())} all of them."
         ]
         if self.bound is not None:
             within = int((found.first_flip <= self.bound)[found.first_flip <= last].sum())
-            told.append(
+            sentences.append(
                 f"Theorem 5.1 allows {float(self.bound.median()):,.0f} steps in the median, by "
                 f"constants estimated from random points; {within} of the {len(flipped)} kept it."
             )
-        return told
+        return sentences
 
     def smallest(self) -> dict[str, float | None]:
         """Quartiles of the smallest breaking radius, None where it is beyond all radii."""

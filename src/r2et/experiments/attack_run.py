@@ -354,12 +354,12 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
                 "input": _named(split, x[number]),
                 "reasons": _plain(reasons(split, curve.before[number], k)),
                 "smallest epsilon": smallest if broken else None,
-                "nearest": _told(split, x[number], curve.nearest[number]) if broken else None,
+                "nearest": _moved_to(split, x[number], curve.nearest[number]) if broken else None,
                 "attacked": [
                     {
                         "epsilon": radius,
                         "P@k": float(curve.precision[at, number]),
-                        **_told(split, x[number], curve.x[at, number]),
+                        **_moved_to(split, x[number], curve.x[at, number]),
                         "reasons": _plain(reasons(split, curve.after[at, number], k)),
                     }
                     for at, radius in enumerate(radii)
@@ -369,7 +369,7 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
     return rows
 
 
-def _told(split: Split, x: Tensor, attacked: Tensor) -> dict[str, Any]:
+def _moved_to(split: Split, x: Tensor, attacked: Tensor) -> dict[str, Any]:
     """An attacked input, and in words what was changed enough to be worth a reader's attention."""
     moved = [each for each in changes(split, x, attacked) if each.before != each.after]
     return {"input": _named(split, attacked), "changes": _plain(moved)}

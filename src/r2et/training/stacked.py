@@ -459,14 +459,14 @@ class _Draws:
 
     def begin_step(self, rows: int) -> None:
         """Forget what was drawn; a batch of `rows` follows."""
-        self.rows, self.drawn, self.told = rows, list[Tensor](), 0
+        self.rows, self.drawn, self.position = rows, list[Tensor](), 0
 
     def __call__(self, like: Tensor) -> Tensor:
         """Normal numbers for the rows of all networks in turn: like `like`."""
-        if self.told == len(self.drawn):
+        if self.position == len(self.drawn):
             self.drawn.append(self._new(like))
-        self.told += 1
-        return self.drawn[self.told - 1]
+        self.position += 1
+        return self.drawn[self.position - 1]
 
     def _new(self, like: Tensor) -> Tensor:
         if not like.ndim or not len(like) or len(like) % self.rows:
@@ -657,7 +657,7 @@ class _Together:
                     raise
                 for number in diverged:
                     self._end(number, str(problem))
-                self.draws.told = 0
+                self.draws.position = 0
         return {}
 
     def _move(self, gradients: Sequence[Tensor | None], rate: float) -> None:
