@@ -573,6 +573,20 @@ def predicted(model: nn.Module, x: Tensor) -> Tensor:
         return logits_of(model, x).argmax(-1)
 
 
+def explained(model: nn.Module, explain: Explainer, x: Tensor, y: Tensor) -> Tensor:
+    """Saliency without gradients, refused unless it is a finite row for each example: (B, n)."""
+    with torch.no_grad(), eval_mode(model):
+        saliency = explain(model, x, y).detach()
+    if saliency.ndim != 2 or len(saliency) != len(x):
+        raise ValueError(
+            f"an explanation must have one row for each of the {len(x)} examples, got shape "
+            f"{tuple(saliency.shape)}: let the explainer return (B, n)."
+        )
+    if not torch.isfinite(saliency).all():
+        raise ValueError("the explanation has NaN or infinite values: check the model and x.")
+    return saliency
+
+
 gradient = Gradient()
 """The explanation wherever no other is asked for."""
 

@@ -10,15 +10,14 @@ from closed_form import DropoutInForward, Linear, Quadratic, conv_net, mixing_ml
 from r2et.core.autograd import (
     estimated_curvature,
     eval_mode,
-    everywhere,
     gradient_of,
     hessian_norm,
     hessian_products,
     jacobian,
     piecewise_linear,
     root,
-    spectral_norm,
 )
+from r2et.core.spectral import everywhere, spectral_norm
 from r2et.explainers import input_gradient
 from r2et.models.smoothing import SoftLeaky
 

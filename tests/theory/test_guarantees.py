@@ -11,8 +11,7 @@ from torch import Tensor
 
 from closed_form import Quadratic, numbers
 from r2et.core.rng import noise_like, stream
-from r2et.explainers import Gradient
-from r2et.metrics.thickness import explained
+from r2et.explainers import Gradient, explained
 from r2et.theory.guarantees import (
     RiskBound,
     chromatic_bound,

@@ -26,6 +26,7 @@ from r2et.evaluation.results import MEASURES, Evaluation, KeptCurve, Profile, Ra
 from r2et.explainers import (
     Explainer,
     InputExplainer,
+    explained,
     explains_input,
     gradient,
     input_gradient,
@@ -36,7 +37,7 @@ from r2et.metrics.faithfulness import shares_of
 from r2et.metrics.individuality import distinct_sets
 from r2et.metrics.sensitivity import manipulation_step, off_data_share
 from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean_with_interval
-from r2et.metrics.thickness import explained, gaussian, thickness
+from r2et.metrics.thickness import gaussian, thickness
 from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
 from r2et.perturbations import PERTURBATIONS, UNSAID, PerturbationSet, one_of

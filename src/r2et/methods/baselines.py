@@ -9,16 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks.search import check_slopes, projected_descent, ranking_goal
-from r2et.core.autograd import (
-    everywhere,
-    gradient_of,
-    hessian_products,
-    piecewise_linear,
-    root,
-    spectral_norm,
-)
+from r2et.core.autograd import gradient_of, hessian_products, piecewise_linear, root
 from r2et.core.geometry import by_example, on_segment, unit
 from r2et.core.ranking import facing_count, order
+from r2et.core.spectral import everywhere, spectral_norm
 from r2et.explainers import Explainer, log_odds
 from r2et.methods.margins import Gap, Pairs, check_choices, mean_margin
 from r2et.methods.method import (

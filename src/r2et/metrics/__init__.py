@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from r2et.core import ranking
 from r2et.core.inputs import joined, packed
 from r2et.core.one_hot import OneHot
-from r2et.explainers import Explainer, check_inputs, check_predicted
+from r2et.explainers import Explainer, check_inputs, check_predicted, explained
 from r2et.metrics import agreement, exchanges, faithfulness, sensitivity, thickness
 
 __all__ = ["METRICS", "Case", "Metric"]
@@ -71,7 +71,7 @@ class Case:
         check_inputs(model, x, y)
         check_inputs(model, attacked, y)
         check_predicted(model, x, y, ROWS_AT_ONCE)
-        before = thickness.explained(model, explain, x, y)
+        before = explained(model, explain, x, y)
         ranking.check_k(k, before.shape[-1])
         return cls(
             model=model,
@@ -81,7 +81,7 @@ class Case:
             y=y,
             k=k,
             before=before,
-            after=thickness.explained(model, explain, attacked, y),
+            after=explained(model, explain, attacked, y),
             sizes=sizes,
             baseline=baseline,
             groups=groups,

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from r2et.core.autograd import estimated_hessian_norm, eval_mode, hessian_norm
 from r2et.core.rng import noise_like, stream
-from r2et.explainers import Explainer, check_inputs, predicted
-from r2et.metrics.thickness import explained
+from r2et.explainers import Explainer, check_inputs, explained, predicted
 
 NUMBERS_AT_ONCE = 2**23
 

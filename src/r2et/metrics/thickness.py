@@ -7,12 +7,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from r2et.core.autograd import eval_mode
 from r2et.core.geometry import on_segment
 from r2et.core.inputs import joined, packed
 from r2et.core.ranking import check_k, facing_count, order
 from r2et.core.rng import in_ball, noise_like
-from r2et.explainers import Explainer, check_inputs
+from r2et.explainers import Explainer, check_inputs, explained
 
 Variant = Literal["mean", "probability", "average-precision", "dcg", "facing"]
 Draw = Callable[[Tensor, torch.Generator], Tensor]
@@ -101,20 +100,6 @@ def ordered_share(ranked: Tensor, k: int) -> Tensor:
     rest = ranked[..., k:].sort(dim=-1).values.contiguous()
     beaten = torch.searchsorted(rest, ranked[..., :k].contiguous(), right=True)
     return (beaten.sum(-1).double() / (k * (n - k))).to(ranked.dtype)
-
-
-def explained(model: nn.Module, explain: Explainer, x: Tensor, y: Tensor) -> Tensor:
-    """Saliency without gradients, refused unless it is a finite row for each example: (B, n)."""
-    with torch.no_grad(), eval_mode(model):
-        saliency = explain(model, x, y).detach()
-    if saliency.ndim != 2 or len(saliency) != len(x):
-        raise ValueError(
-            f"an explanation must have one row for each of the {len(x)} examples, got shape "
-            f"{tuple(saliency.shape)}: let the explainer return (B, n)."
-        )
-    if not torch.isfinite(saliency).all():
-        raise ValueError("the explanation has NaN or infinite values: check the model and x.")
-    return saliency
 
 
 def thickness(

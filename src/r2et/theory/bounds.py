@@ -10,8 +10,16 @@ from r2et.core.autograd import eval_mode, gradient_of, jacobian
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.ranking import check_k, order, top_margin
 from r2et.core.rng import in_ball
-from r2et.explainers import SCORES, Explainer, Quantity, check_inputs, logits_of, predicted
-from r2et.metrics.thickness import check_length, explained, feature_numbers
+from r2et.explainers import (
+    SCORES,
+    Explainer,
+    Quantity,
+    check_inputs,
+    explained,
+    logits_of,
+    predicted,
+)
+from r2et.metrics.thickness import check_length, feature_numbers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
