@@ -16,7 +16,7 @@ from r2et.certification.certificate import Certificate, certify
 from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import order, precision_at_k, ties, top_k_mask
 from r2et.core.rng import stream
-from r2et.explainers import Explainer, Gradient, input_gradient, log_odds, predicted, shaped
+from r2et.explainers import Explainer, Gradient, input_gradient, logits_of, shaped
 from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
 from r2et.metrics.sensitivity import off_data_share
@@ -45,8 +45,8 @@ class Auditor:
 
     def evidence(self, x: Tensor, measured: int) -> Evidence:
         """What there is to know about the decisions on x; costly measures of the first rows."""
-        settings, model, x = self.settings, self.subject.model, x.to(self.device)
-        clean = self.explained(x, predicted(model, x))
+        settings, x = self.settings, x.to(self.device)
+        clean = self.explained(x)
         certified, order_radius, kept, weakest = self._certified(clean)
         broken, attacked, by, worst = self._attacked(clean, certified)
         # On the very border of a proof rounding has a say, and a change that was seen says more.
@@ -70,19 +70,16 @@ class Auditor:
             measures=self._off_data_share(clean) | self._measures(clean, measured),
         )
 
-    def explained(self, x: Tensor, y: Tensor) -> Explained:
-        """The inputs with what is to be said about them."""
+    def explained(self, x: Tensor, y: Tensor | None = None) -> Explained:
+        """The inputs with what is to be said about class y, the predicted one unless given."""
         model = self.subject.model
         with torch.no_grad():
-            logits = model(x)
-            slopes = project_one_hot(
-                input_gradient(model, x, y, self.settings.explained), self.one_hot
-            )
-            slopes = self._by_feature(slopes)
-        odds = [log_odds(logits, torch.full_like(y, each)) for each in range(logits.shape[1])]
-        return Explained(
-            x=x, y=y, log_odds=torch.stack(odds, 1), slopes=slopes, ranked=order(slopes.abs())
-        )
+            # As it is deployed: what it answers while slopes are taken is not asked.
+            logits = logits_of(model, x)
+            y = logits.argmax(-1) if y is None else y
+            slopes = input_gradient(model, x, y, self.settings.explained)
+            slopes = self._by_feature(project_one_hot(slopes, self.one_hot))
+        return Explained(x=x, y=y, logits=logits, slopes=slopes, ranked=order(slopes.abs()))
 
     def _by_feature(self, slopes: Tensor) -> Tensor:
         """Slopes of features: the sum of sizes over all inputs of one, with the sign of the sum."""
@@ -235,7 +232,7 @@ class Auditor:
                 sure = ranked[:, k - 1] - ranked[:, k] > MARGIN * ranked[:, k - 1]
                 gone = (shown & ~top_k_mask(seen.slopes.abs(), k)).any(-1)
                 cost = self.region.cost(at, x)
-                better = sure & gone & (predicted(self.subject.model, at) == y) & (cost < shortest)
+                better = sure & gone & (seen.predicted == y) & (cost < shortest)
                 shortest = torch.where(better, cost, shortest)
                 nearest = torch.where(better[:, None], at, nearest)
         return shortest, nearest

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.certification.replay import RecordedModel
+from r2et.explainers import log_odds
 from r2et.preflight.kinds import Finding
 
 
@@ -27,18 +28,23 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Explained:
-    """Inputs with their classes, log-odds of all classes (B, C), and signed slopes (B, n)."""
+    """Inputs, the class y explained of each, logits (B, C), and signed slopes (B, n)."""
 
     x: Tensor
     y: Tensor
-    log_odds: Tensor
+    logits: Tensor
     slopes: Tensor
     ranked: Tensor
 
     @property
+    def predicted(self) -> Tensor:
+        """The class that the model predicts: (B,)."""
+        return self.logits.argmax(-1)
+
+    @property
     def probability(self) -> Tensor:
         """Of the class that is explained: (B,)."""
-        return torch.sigmoid(self.log_odds.gather(1, self.y[:, None]).squeeze(1))
+        return torch.sigmoid(log_odds(self.logits, self.y))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -110,13 +110,13 @@ def _audited(
         for name, model in models.items()
     ]
     _check_alike(subjects)
-    doubted = _doubted(subjects, source, first)
     plan = _plan(subjects, source, first, settings, format)
     with held(folder):
         clear_aside(folder)
         with closing(Store(folder, plan)) as store:
             if store.finished:
                 return _kept(folder, store.finished)
+            doubted = _doubted(subjects, source, first)
             (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
             work = [
                 (
@@ -140,9 +140,10 @@ def _audited(
                 done += len(chunk.rows)
                 on_progress(Progress(done=done, total=total, what="auditing decisions"))
             on_progress(Progress(done=done, total=total, what="adding up"))
-            found = _found(subjects, source, settings, store, done, plan, doubted)
+            tallies = [Tally(settings, each.classes) for each in subjects]
             columns = table_columns(settings.epsilons, subjects[0].classes, [*first.subgroups[0]])
-            write_table(folder, format, columns, store.decisions())
+            write_table(folder, format, columns, _tallied(store.decisions(), tallies))
+            found = _found(subjects, source, settings, store, tallies, doubted)
             text = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False)
             write_text(folder / RECORD, text)
             store.finish(_sum_of(text.encode()))
@@ -297,27 +298,30 @@ def _most_told(columns: Columns, settings: AuditSettings) -> int:
     return MOST_TOLD if columns.look is None else min(MOST_TOLD, MOST_REASONS // settings.k)
 
 
+def _tallied(decisions: Iterable[Decision], tallies: Sequence[Tally]) -> Iterator[Decision]:
+    """The decisions, each added to what is tallied of its model as it passes."""
+    for decision in decisions:
+        tallies[decision.model].add(decision)
+        yield decision
+
+
 def _found(
     subjects: Sequence[Subject],
     source: Source,
     settings: AuditSettings,
     store: Store,
-    rows: int,
-    plan: Mapping[str, Any],
+    tallies: Sequence[Tally],
     doubted: Sequence[Sequence[str]],
 ) -> Audit:
-    """What the decisions that were kept amount to."""
-    classes, columns = subjects[0].classes, source.columns
-    tallies = [Tally(settings, classes) for _ in subjects]
-    for decision in store.decisions():
-        tallies[decision.model].add(decision)
+    """What the decisions that were kept and tallied amount to."""
+    classes, columns, rows = subjects[0].classes, source.columns, sum(tallies[0].counts.values())
     joined = hashlib.sha256("".join(store.digests).encode()).hexdigest()[:12]
-    canonical = json.dumps(plan["settings"], sort_keys=True)
+    canonical = json.dumps(store.plan["settings"], sort_keys=True)
     return Audit(
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         version=__version__,
         hashes=Hashes(
-            model=plan["model"],
+            model=store.plan["model"],
             data=source.digest or joined,
             settings=hashlib.sha256(canonical.encode()).hexdigest()[:12],
         ),

@@ -20,7 +20,7 @@ from r2et.explainers import check_inputs
 from r2et.models.smoothing import softened
 from r2et.perturbations import PERTURBATIONS
 from r2et.preflight.kinds import Finding
-from r2et.preflight.validation import repair, validate
+from r2et.preflight.validation import examined, refuse_incurable
 
 PROBED = 64  # rows by which a model is examined before the audit
 
@@ -82,15 +82,10 @@ def made_ready(
     _check_width(name, model, x)
     model, stripped = _without_softmax(model)
     own = _as_taken_by(model, x if looked_at is None else looked_at)
-    findings = [each for each in validate(model, own, k=k) if _matters(each, model)]
-    serious = [each for each in findings if each.severity == "error" and not each.repairable]
-    if serious:
-        raise ValueError(
-            f"the model {name} cannot be explained ({serious[0].kind}): {serious[0].problem} "
-            f"{serious[0].cure}"
-        )
-    cured = any(each.repairable for each in findings)
-    model = repair(model, own).model if cured else model
+    repaired, told = examined(model, own, k=k)
+    findings = [each for each in told if _matters(each, model)]
+    refuse_incurable(findings, f"the model {name}")
+    model = repaired if any(each.repairable for each in findings) else model
     return Ready(
         model=_exact(name, model, x.to(own.device)),
         deployed=model,
@@ -176,7 +171,7 @@ def _recorded(
             "feature (the channels of a pixel), or some are not explained (another item)."
         )
     try:
-        recorded = record(ready.deployed, _as_taken_by(ready.deployed, x))
+        recorded = record(ready.deployed, _as_taken_by(ready.deployed, x), ready.model)
         certify(
             recorded,
             x[:2],

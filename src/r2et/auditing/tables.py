@@ -120,7 +120,7 @@ class Chunk:
             subgroups=self.subgroups[:count],
         )
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Twelve hexadecimal digits that change with any of it."""
         told = (list(self.rows), list(self.labels), list(self.ids), list(map(dict, self.subgroups)))

@@ -46,15 +46,16 @@ class RecordedModel:
     dtype: torch.dtype
 
 
-def record(model: nn.Module, x: Tensor) -> RecordedModel:
+def record(model: nn.Module, x: Tensor, exact: nn.Module | None = None) -> RecordedModel:
     """The model with the program it runs at inputs like x, (B, ...), after both were compared.
 
+    `exact` is its copy in float64 where one was made before (`r2et.core.exact`).
     Refused with ValueError, in one sentence: what draws at random, depends on other rows or on how
     many there are, keeps something from call to call, or explains itself by anything but the slope
     of what it computes. Bounds are not asked for here: an operation without one is refused by
     `certify`.
     """
-    exact = exact_copy(model)
+    exact = exact_copy(model) if exact is None else exact
     here = x.detach().double()
     before = _state(exact), _state(model)
     with torch.inference_mode(False):

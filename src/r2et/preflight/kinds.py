@@ -28,6 +28,11 @@ class Finding:
     severity: Severity
     repairable: bool
 
+    @property
+    def incurable(self) -> bool:
+        """Whether it is an error that `repair` cannot cure."""
+        return self.severity == "error" and not self.repairable
+
 
 def in_words(finding: Finding) -> str:
     """What was found, where, and what follows from it: two or three sentences."""

@@ -6,6 +6,7 @@ well has none, or others than its own: `validate` looks for it, `repair` cures a
 
 import copy
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,7 +54,7 @@ def validate(model: nn.Module, x: Tensor, *, k: int | None = None) -> list[Findi
     none follow an error that is not repairable and leaves them nothing to judge. With k, ties are
     counted at the k-th place. Copies are called, some dozens of times, never the model itself.
     """
-    return _examined(model, x, k)[1]
+    return examined(model, x, k=k)[1]
 
 
 def repair(
@@ -69,7 +70,7 @@ def repair(
     """
     if smooth is not None and not 0 < smooth < math.inf:
         raise ValueError(f"smooth must be a positive sharpness or None, got {smooth}.")
-    repaired, findings = _examined(model, x, k)
+    repaired, findings = examined(model, x, k=k)
     done = [f"{each.kind} at {each.where}: {each.cure}" for each in findings if each.repairable]
     rounded = None if smooth is None or repaired is model else softened(repaired, smooth)
     result, fidelity = repaired if rounded is None else rounded, None
@@ -88,15 +89,19 @@ def cleared(model: nn.Module, x: Tensor) -> tuple[nn.Module, tuple[Finding, ...]
     detached ramp every figure of stability is a figure of something else. A model whose slopes are
     all zero is no fake: that its scores tie is told with them.
     """
-    found = tuple(each for each in validate(model, x) if each.kind not in TOLD_ELSEWHERE)
-    for each in found:
-        if each.severity == "error" and not each.repairable and each.kind != "no gradient":
+    repaired, findings = examined(model, x)
+    found = tuple(each for each in findings if each.kind not in TOLD_ELSEWHERE)
+    refuse_incurable(each for each in found if each.kind != "no gradient")
+    return repaired if any(each.repairable for each in found) else model, found
+
+
+def refuse_incurable(findings: Iterable[Finding], name: str = "the model") -> None:
+    """Refuse a model with an error that nothing repairs."""
+    for each in findings:
+        if each.incurable:
             raise ValueError(
-                f"the model cannot be explained ({each.kind}): {each.problem} {each.cure}"
+                f"{name} cannot be explained ({each.kind}): {each.problem} {each.cure}"
             )
-    if any(each.repairable for each in found):
-        model = repair(model, x).model
-    return model, found
 
 
 def _fidelity(before: nn.Module, after: nn.Module, x: Tensor, k: int | None) -> Fidelity:
@@ -114,7 +119,9 @@ def _fidelity(before: nn.Module, after: nn.Module, x: Tensor, k: int | None) -> 
     )
 
 
-def _examined(model: nn.Module, x: Tensor, k: int | None) -> tuple[nn.Module, list[Finding]]:
+def examined(
+    model: nn.Module, x: Tensor, *, k: int | None = None
+) -> tuple[nn.Module, list[Finding]]:
     """A copy repaired as far as it goes, never called, and all that was found on the way."""
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
         raise TypeError(
@@ -146,7 +153,7 @@ def _examined(model: nn.Module, x: Tensor, k: int | None) -> tuple[nn.Module, li
                     found = finding("model raises", f"The model raises {sentence(error)}")
                 if found and found not in findings:
                     findings.append(found)
-            if any(each.severity == "error" and not each.repairable for each in findings):
+            if any(each.incurable for each in findings):
                 break
     return repaired, findings
 
