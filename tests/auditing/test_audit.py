@@ -51,8 +51,8 @@ from r2et.auditing import (
     settings_of,
 )
 from r2et.auditing.classifiers import table_for
+from r2et.auditing.decisions import VERDICTS, Change, verdict
 from r2et.auditing.formatting import changes_in_words, value_in_words
-from r2et.auditing.records import VERDICTS, Change, verdict
 from r2et.auditing.sources import source_for
 from r2et.auditing.store import FILE
 from r2et.auditing.summary import quotas

@@ -3,9 +3,10 @@
 from r2et.auditing.checking import Contradiction, Refutation, Replayed, replay
 from r2et.auditing.config import DataSettings, FeatureSettings, read_settings, settings_of
 from r2et.auditing.csvs import CsvTable
+from r2et.auditing.decisions import Decision
 from r2et.auditing.items import ItemSource
 from r2et.auditing.models import Loaded, load_model
-from r2et.auditing.records import SCHEMA, Audit, Decision, Summary, to_json
+from r2et.auditing.records import SCHEMA, Audit, Summary, to_json
 from r2et.auditing.run import Progress, run_audit
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.sources import source_for, usual_settings

@@ -6,21 +6,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from r2et.attacks.pgd import flippable
 from r2et.attacks.radius import PAIRS, WALK
 from r2et.attacks.registry import attack_curve
+from r2et.auditing.decisions import MeasureInput, measured
 from r2et.auditing.evidence import Evidence, Explained, Subject
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
 from r2et.certification.certificate import Certificate, certify
 from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import order, precision_at_k, ties, top_k_mask
-from r2et.core.rng import stream
 from r2et.explainers import Explainer, Gradient, input_gradient, logits_of, shaped
-from r2et.metrics.exchanges import exchange_agreement
-from r2et.metrics.faithfulness import comp, dffot, shares_of, suff
-from r2et.metrics.sensitivity import off_data_share
-from r2et.metrics.thickness import thickness
 from r2et.perturbations import PERTURBATIONS
 
 MANY = 20_000  # rows beyond which radii are not sought unless asked for
@@ -29,7 +24,6 @@ MARGIN = 1e-10  # of a score by which a new reason must lead, more than any roun
 INSIDE = 1 - 1e-7  # of a proved radius: nearer to its border, rounding has a say
 DRAWN_AT_ONCE = 2**18  # numbers of pictures and networks in one search, whose layers are large
 LEAST_TOGETHER = 16  # of them that are explained at once
-AROUND = 8  # neighbours, and points on the way to each, of which thickness is the mean
 
 
 class Auditor:
@@ -43,8 +37,8 @@ class Auditor:
         self.reach = columns.reach.to(self.device)
         self.region = PERTURBATIONS[settings.norm](scale=self.reach, bounds=columns.bounds)
 
-    def evidence(self, x: Tensor, measured: int) -> Evidence:
-        """What there is to know about the decisions on x; costly measures of the first rows."""
+    def evidence(self, x: Tensor, costly: int) -> Evidence:
+        """What there is to know about the decisions on x, costly measures of so many of them."""
         settings, x = self.settings, x.to(self.device)
         clean = self.explained(x)
         certified, order_radius, kept, weakest = self._certified(clean)
@@ -67,7 +61,7 @@ class Auditor:
             attacked_precision=attacked,
             broken_by=by,
             worst=worst,
-            measures=self._off_data_share(clean) | self._measures(clean, measured),
+            measures=measured(self._to_measure(clean), costly),
         )
 
     def explained(self, x: Tensor, y: Tensor | None = None) -> Explained:
@@ -237,55 +231,15 @@ class Auditor:
                 nearest = torch.where(better[:, None], at, nearest)
         return shortest, nearest
 
-    def _off_data_share(self, clean: Explained) -> dict[str, Tensor]:
-        if not self.columns.one_hot:
-            return {}
-        with torch.no_grad():
-            margins = input_gradient(self.subject.model, clean.x, clean.y, "margin")
-        return {"off_data_share": off_data_share(margins, self.columns.one_hot)}
-
-    def _measures(self, clean: Explained, count: int) -> dict[str, Tensor]:
-        """Measures of the first rows that would take too long for all of them: (count,) each."""
-        if not count:
-            return {}
-        settings, model = self.settings, self.subject.model
-        x, y, saliency = clean.x[:count], clean.y[:count], clean.slopes[:count].abs()
-        region = self.region.at(settings.tolerance)
-        moves = region.offsets(x[0], AROUND, stream(settings.seed, "thickness"))
-        thick = thickness(
-            model,
-            x,
-            y,
-            torch.stack([region.confine(x + move, x) for move in moves]),
+    def _to_measure(self, clean: Explained) -> MeasureInput:
+        return MeasureInput(
+            model=self.subject.model,
+            x=clean.x,
+            y=clean.y,
+            slopes=clean.slopes,
+            columns=self.columns,
+            perturbation=self.region.at(self.settings.tolerance),
             explain=self.explain,
-            k=settings.k,
-            variant="probability",
-            points=AROUND,
+            k=self.settings.k,
+            seed=self.settings.seed,
         )
-        faithful = {
-            name: measure(
-                model,
-                x,
-                y,
-                saliency,
-                baseline=self.columns.baseline.to(x),
-                sizes=None if self.columns.look is None else shares_of(saliency.shape[1]),
-                groups=self.columns.counts or None,
-            )
-            for name, measure in (("dffot", dffot), ("comp", comp), ("suff", suff))
-        }
-        return {
-            "thickness": thick.value,
-            **faithful,
-            "flippable": flippable(model, x, y, perturbation=region).double(),
-            **self._exchanges(x, y),
-        }
-
-    def _exchanges(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """What slopes say about exchanges of categories, those that are held fixed included."""
-        groups = self.columns.exchangeable
-        if not groups:
-            return {}
-        off, on = (self.columns.scale.apply(torch.full_like(x[0], value)) for value in (0.0, 1.0))
-        found = exchange_agreement(self.subject.model, x, y, groups, off=off, on=on)
-        return {"exchange_agreement": found.order, "exchange_size": found.size}

@@ -70,4 +70,4 @@ class Evidence:
     worst: Explained
     """The most damaging inputs found within the tolerance, where decisions are drawn."""
     measures: dict[str, Tensor]
-    """By the fields of `Decision`; the costly ones of the first rows of the audit only."""
+    """By the fields of `Decision`; costly ones of the first decisions of the audit only."""

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from r2et.auditing.records import Column, Decision
+from r2et.auditing.decisions import Column, Decision
 from r2et.core.files import write_aside
 from r2et.core.naming import nearest
 from r2et.data.writing import NUMBER

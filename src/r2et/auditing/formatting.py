@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from r2et.auditing.decisions import Change, CounterExample, Decision, Reason, verdict
 from r2et.auditing.evidence import Evidence, Explained
-from r2et.auditing.records import Change, CounterExample, Decision, Reason, verdict
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns
 from r2et.data.features import MISSING, SHOWN, Feature, in_words, plain

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from r2et.auditing.records import Decision, Verdict, from_json, to_json
+from r2et.auditing.decisions import Decision, Verdict
+from r2et.auditing.records import from_json, to_json
 
 FILE = "audit.sqlite"
 EARLIER = "journal.jsonl"  # of versions that kept their decisions otherwise

@@ -10,18 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from r2et.auditing.decisions import MEASURES, VERDICTS, Decision, features_of
 from r2et.auditing.evidence import Subject
 from r2et.auditing.records import (
-    VERDICTS,
     Curve,
-    Decision,
     Faithfulness,
     Preflight,
     Subgroup,
     Summary,
     Swap,
     Thickness,
-    features_of,
 )
 from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.tables import Source
@@ -31,10 +29,6 @@ from r2et.preflight.kinds import Finding
 MOST_SWAPS = 20
 MOST_SUBGROUPS = 60
 MOST_SETS = 2_000_000  # different sets of reasons that are counted one by one
-MEANS = (
-    *("off_data_share", "thickness", "dffot", "comp", "suff", "flippable"),
-    *("exchange_agreement", "exchange_size"),
-)
 
 
 class Mean:
@@ -71,7 +65,7 @@ class Tally:
         self.right = self.ties = self.proved = self.checked = 0
         self.labels = array("i")
         self.odds = [array("d") for _ in classes]
-        self.means = {name: Mean() for name in MEANS}
+        self.means = {name: Mean() for name in MEASURES}
         self.swaps: Counter[tuple[str, str]] = Counter()
         self.sets: set[bytes] = set()
         self.subgroups: dict[tuple[str, str], Counter[str]] = {}

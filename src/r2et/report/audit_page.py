@@ -11,8 +11,9 @@ from markupsafe import Markup
 
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing.config import DataSettings, read_settings
+from r2et.auditing.decisions import Decision, Reason
 from r2et.auditing.items import ItemSource
-from r2et.auditing.records import Audit, Decision, Reason, Summary
+from r2et.auditing.records import Audit, Summary
 from r2et.auditing.run import Progress, ignore, run_audit
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.sources import Data, Model, models_of, source_for
