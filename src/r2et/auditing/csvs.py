@@ -116,6 +116,11 @@ class CsvTable:
         return self.settings.target
 
     @property
+    def subgroup_values(self) -> dict[str, tuple[str, ...]]:
+        """The values of each name of subgroups in order."""
+        return {each.name: each.values for each in self.subgroups.values()}
+
+    @property
     def notes(self) -> Sequence[str]:
         """What a reader should know about how the file was read."""
         notes = list(self.read_notes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from r2et.auditing.config import DataSettings
-from r2et.auditing.tables import AS_GIVEN, Columns, reach_of
+from r2et.auditing.tables import AS_GIVEN, Columns, in_order, reach_of
 from r2et.data.cells import Missing, Survey, number_in, word_in
 from r2et.data.features import MISSING, with_unit
 from r2et.data.fitting import GROUP, Advice, Gaps, Wish, attribute_of
@@ -216,9 +217,13 @@ def recoded(schema: Schema) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Subgrouping:
-    """How the cells of a column divide rows: by their words, or by `edges` between numbers."""
+    """How the cells of a column divide rows: by their words, or by `edges` between numbers.
+
+    `values` are the subgroups in order, those between edges first.
+    """
 
     name: str
+    values: tuple[str, ...]
     edges: tuple[float, ...] = ()
     writing: Writing | None = None
 
@@ -230,23 +235,24 @@ class Subgrouping:
         number = number_in(text, self.writing) if self.edges else None
         if number is None:
             return word_in(text)
-        place = int(np.searchsorted(self.edges, number, side="left"))
-        shown = [f"{edge:g}" for edge in self.edges]
-        if place == 0:
-            return f"up to {shown[0]}"
-        if place == len(shown):
-            return f"above {shown[-1]}"
-        return f"above {shown[place - 1]} to {shown[place]}"
+        return self.values[int(np.searchsorted(self.edges, number, side="left"))]
 
 
 def subgrouping(survey: Survey, shown: str) -> Subgrouping:
     """How a surveyed column divides rows: a column of many numbers by its quartiles."""
+    absent = (MISSING,) if survey.absent else ()
     if survey.texts is not None and len(survey.texts) <= SUBGROUP_NUMBERS:
-        return Subgrouping(name=shown)
+        words = in_order({word_in(text) for text in survey.seen} - {MISSING})
+        return Subgrouping(name=shown, values=(*words, *absent))
     if survey.words or not survey.count:
         raise ValueError(
             f"subgroups names {survey.name!r}, which has more than {SUBGROUP_NUMBERS} different "
             "words: merge them, or leave it out."
         )
     edges = tuple(sorted({survey.quantile(at) for at in (0.25, 0.5, 0.75)}))
-    return Subgrouping(name=shown, edges=edges, writing=survey.writing)
+    quarters = (
+        f"up to {edges[0]:g}",
+        *(f"above {low:g} to {high:g}" for low, high in pairwise(edges)),
+        f"above {edges[-1]:g}",
+    )
+    return Subgrouping(name=shown, values=(*quarters, *absent), edges=edges, writing=survey.writing)

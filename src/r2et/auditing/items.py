@@ -237,6 +237,11 @@ class ItemSource:
         )
 
     @property
+    def subgroup_values(self) -> dict[str, list[str]]:
+        """Nothing: such examples have no subgroups."""
+        return {}
+
+    @property
     def length(self) -> int:
         """How many examples there are."""
         return len(self._packed)

@@ -139,7 +139,7 @@ def _audited(
                 done += len(chunk.rows)
                 on_progress(Progress(done=done, total=total, what="auditing decisions"))
             on_progress(Progress(done=done, total=total, what="adding up"))
-            tallies = [Tally(settings, each.classes) for each in subjects]
+            tallies = [Tally(settings, each.classes, source.subgroup_values) for each in subjects]
             columns = table_columns(settings.epsilons, subjects[0].classes, [*first.subgroups[0]])
             write_table(folder, format, columns, _tallied(store.decisions(), tallies))
             found = _found(subjects, source, settings, store, tallies, doubted)

@@ -149,11 +149,12 @@ def _check_columns(settings: DataSettings, split: Split) -> None:
         )
 
 
-def _in_words(split: Split, group: str) -> list[str]:
-    """The value of an attribute in words for each row of the test part."""
+def _in_words(split: Split, group: str) -> "pd.Categorical[str]":
+    """The value of an attribute in words for each row of the test part, in the order of values."""
     dataset = split.dataset
     numbers = [i for i, feature in enumerate(dataset.features) if feature.group == group]
-    return [
-        in_words([(dataset.features[i], float(row[i])) for i in numbers])
-        for row in dataset.x[split.test.rows]
-    ]
+    raw = dataset.x[split.test.rows][:, numbers].tolist()
+    features = [dataset.features[i] for i in numbers]
+    words = [in_words(list(zip(features, row, strict=True))) for row in raw]
+    order = sorted(range(len(raw)), key=lambda i: [(value != value, value) for value in raw[i]])
+    return pd.Categorical(words, categories=[*dict.fromkeys(words[i] for i in order)])

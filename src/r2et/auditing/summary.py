@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,8 +55,13 @@ class Mean:
 class Tally:
     """Adds up the decisions of one model, in memory that hardly grows with them."""
 
-    def __init__(self, settings: AuditSettings, classes: Sequence[str]) -> None:
-        self.settings, self.classes = settings, classes
+    def __init__(
+        self,
+        settings: AuditSettings,
+        classes: Sequence[str],
+        subgroup_values: Mapping[str, Sequence[str]],
+    ) -> None:
+        self.settings, self.classes, self.subgroup_values = settings, classes, subgroup_values
         self.counts: Counter[str] = Counter()
         lengths = len(settings.epsilons)
         self.kept, self.left, self.proved_at, self.broken_at = (np.zeros(lengths) for _ in range(4))
@@ -179,11 +183,13 @@ class Tally:
         return sum(areas) / len(areas)
 
     def _subgroups(self) -> Iterator[Subgroup]:
-        """The largest subgroups by name, their values in order."""
+        """The largest subgroups by name, their values in the order that the rows' source gives."""
         k, attacked = self.settings.k, self.settings.attack != "none"
         largest = sorted(self.subgroups.items(), key=lambda each: -each[1]["rows"])
         chosen = dict(largest[:MOST_SUBGROUPS])
-        for key in sorted(chosen, key=_natural):
+        ordered = ((group, each) for group, known in self.subgroup_values.items() for each in known)
+        places = {key: place for place, key in enumerate(ordered)}
+        for key in sorted(chosen, key=lambda key: (key[0], places.get(key, len(places)), key[1])):
             each = chosen[key]
             rows = each["rows"]
             yield Subgroup(
@@ -200,13 +206,6 @@ class Tally:
 
 def _shares(sums: Iterable[float], rows: int) -> tuple[float, ...]:
     return tuple(float(each) / rows if rows else 1.0 for each in sums)
-
-
-def _natural(key: tuple[str, str]) -> tuple[str, float, bool, str]:
-    """Groups by name, their values by the first number in them, quarters from the lowest up."""
-    group, value = key
-    number = re.search(r"-?\d+(\.\d+)?(e[+-]?\d+)?", value)
-    return group, float(number[0]) if number else math.inf, not value.startswith("up to"), value
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -2,12 +2,14 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,6 +21,7 @@ from r2et.data.schema import Numeric, Schema
 from r2et.explainers import shaped
 
 Array = Tensor | NDArray[Any]
+NUMBER_IN_WORD = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 AS_GIVEN = "one unit of the model's input, as it enters the model"
 
 
@@ -157,11 +160,29 @@ class Source(Protocol):
         """Twelve hexadecimal digits of the content, None if it is known at the end only."""
 
     @property
+    def subgroup_values(self) -> Mapping[str, Sequence[str]]:
+        """The values of each name of subgroups, in the order in which readers are told of them."""
+
+    @property
     def notes(self) -> Sequence[str]:
         """What a reader should know about how the rows were read."""
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """All rows in order, at most `size` at a time."""
+
+
+def in_order(words: Iterable[object]) -> list[str]:
+    """The different words, those with a number in them by the first one, then by the alphabet.
+
+    >>> in_order(["rent", "26-40", "100+", "9-25", "26-40"])
+    ['9-25', '26-40', '100+', 'rent']
+    """
+
+    def place(word: str) -> tuple[float, str]:
+        number = NUMBER_IN_WORD.search(word)
+        return float(number[0]) if number else math.inf, word
+
+    return sorted({*map(str, words)}, key=place)
 
 
 def features_named(
@@ -217,9 +238,10 @@ class Table:
 
     `x` is (N, d), or an iterable of such arrays or of pairs (x, y) of them. `groups` are one-hot
     groups by the names of their columns; `immutable` names groups or columns that never change.
-    `y` holds class numbers; `classes` names them in the order of the logits. With a `scale` values
-    are told in original units; `features` then say more than `names` can. `lengths` (d,) are what a
-    length of 1 is for each input, 1 unless given.
+    `y` holds class numbers; `classes` names them in the order of the logits. Values of `subgroups`
+    are told in the order of a pandas `Categorical`, or of the numbers and letters in them. With a
+    `scale` values are told in original units; `features` then say more than `names` can. `lengths`
+    (d,) are what a length of 1 is for each input, 1 unless given.
     """
 
     x: Array | Iterable[Any]
@@ -321,6 +343,14 @@ class Table:
         for chunk in self.chunks(4096):
             found.update(chunk.digest.encode())
         return found.hexdigest()[:12]
+
+    @property
+    def subgroup_values(self) -> dict[str, list[str]]:
+        """The values of each name of subgroups in order."""
+        return {
+            group: [*values.categories] if isinstance(values, pd.Categorical) else in_order(values)
+            for group, values in self.subgroups.items()
+        }
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """All rows in order, at most `size` at a time."""
