@@ -16,13 +16,20 @@ from torch import nn
 
 from r2et.auditing.column_names import difference
 from r2et.auditing.config import DataSettings
-from r2et.auditing.csvs import CsvTable, subgroupings
-from r2et.auditing.encoding import ADVICE, columns_of, lengths_of, told_names, wishes_of
+from r2et.auditing.csvs import CsvTable
+from r2et.auditing.encoding import (
+    ADVICE,
+    columns_of,
+    lengths_of,
+    surveyed_names,
+    told_names,
+    wishes_of,
+)
 from r2et.core.limits import content_of
 from r2et.core.naming import nearest
 from r2et.data.cells import Missing, Survey, word_in
 from r2et.data.features import Scale
-from r2et.data.fitting import Wish, surveyed, target_of, written_notes
+from r2et.data.fitting import Wish, surveyed, written_notes
 from r2et.data.reader import FrameReader, Reader, reader_of
 from r2et.data.schema import Attribute, Category, Numeric, Schema
 from r2et.sklearn import StableClassifier
@@ -166,14 +173,13 @@ def _table(
     told = schema if undo is None else _undone(schema, undo)
     lengths = lengths_of(told, surveys, replace(settings, eps="scaled"), IN_TRAINING)
     inputs = [surveys[name] for name in names]
+    classes = tuple(word_in(str(each)) for each in classifier.classes_.tolist())
     return CsvTable(
         reader=reader,
-        settings=settings,
+        settings=replace(settings, classes=classes),
         schema=schema,
         columns=columns_of(told, settings, lengths),
-        labels=None if settings.target is None else target_of(surveys[settings.target]),
-        classes=tuple(word_in(str(each)) for each in classifier.classes_.tolist()),
-        subgroups=subgroupings(settings, surveys),
+        surveys={name: surveys[name] for name in surveyed_names(settings)},
         read_notes=(*written_notes(inputs), *_unseen(schema, surveys)),
         length=inputs[0].rows,
     )

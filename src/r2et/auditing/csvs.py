@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +18,7 @@ from r2et.auditing.encoding import (
     lengths_of,
     recoded,
     subgrouping,
+    surveyed_names,
     told_names,
     width_in_words,
     wishes_of,
@@ -27,7 +28,7 @@ from r2et.data.cells import Missing, Survey
 from r2et.data.encoder import values_in
 from r2et.data.features import Scale
 from r2et.data.fitting import BLOCK, Target, surveyed, target_of, written_notes
-from r2et.data.reader import Block, CsvReader, Reader, place_of, reader_of
+from r2et.data.reader import Block, CsvReader, Reader, check_columns, reader_of
 from r2et.data.schema import Schema
 
 
@@ -42,9 +43,8 @@ class CsvTable:
     settings: DataSettings
     schema: Schema
     columns: Columns
-    labels: Target | None
-    classes: tuple[str, ...] | None
-    subgroups: Mapping[str, Subgrouping]
+    surveys: Mapping[str, Survey]
+    """What the target and the columns of subgroups are like: more would fill the memory."""
     read_notes: tuple[str, ...]
     length: int
     assumed: bool = False
@@ -75,20 +75,13 @@ class CsvTable:
             features = [each.name for each in schema.features]
             check_inputs_named(settings.columns, inputs, features, reader.name)
         schema = schema if scale is None else schema.with_scale(scale)
-        labels = None
-        if settings.target is not None:
-            as_words = wishes[settings.target].kind == "category"
-            labels = target_of(surveys[settings.target], as_words=as_words)
-        notes = (*written_notes(surveys.values()), *recoded(schema), *lengths.notes)
         table = cls(
             reader=reader,
             settings=settings,
             schema=schema,
             columns=columns_of(schema, settings, lengths),
-            labels=labels,
-            classes=settings.classes or (labels.classes if labels else ()) or None,
-            subgroups=subgroupings(settings, surveys),
-            read_notes=notes,
+            surveys={name: surveys[name] for name in surveyed_names(settings)},
+            read_notes=(*written_notes(surveys.values()), *recoded(schema), *lengths.notes),
             length=surveys[inputs[0]].rows,
             assumed=not settings.columns and scale is None,
         )
@@ -99,6 +92,31 @@ class CsvTable:
         if not rows:
             raise ValueError(f"{reader.name} has a header but no rows: add rows below it.")
         return replace(table, length=rows)
+
+    def __post_init__(self) -> None:
+        """Refuse a target and subgroups that are none."""
+        _ = self.labels, self.subgroups
+
+    @cached_property
+    def labels(self) -> Target | None:
+        """What the column of the labels says."""
+        if self.target is None:
+            return None
+        as_words = self.settings.of(self.target).kind == "category"
+        return target_of(self.surveys[self.target], as_words=as_words)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Those that the settings name, or else the labels."""
+        return self.settings.classes or (self.labels.classes if self.labels else ()) or None
+
+    @cached_property
+    def subgroups(self) -> dict[str, Subgrouping]:
+        """How each column of subgroups divides rows."""
+        return {
+            name: subgrouping(self.surveys[name], self.settings.of(name).name or name)
+            for name in self.settings.subgroups
+        }
 
     @property
     def name(self) -> str:
@@ -150,62 +168,42 @@ class CsvTable:
     def _missing(self) -> Missing:
         return Missing.named(self.settings.missing_values)
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        names = [*told_names(self.settings), *self.schema.columns]
-        return {name: place_of(self.reader, name) for name in names}
-
     def chunks(self, size: int) -> Iterator[Chunk]:
         """All rows in order, at most `size` at a time."""
+        check_columns(self.reader, [*told_names(self.settings), *self.schema.columns])
         first = 0
         for block in self.reader.blocks(size):
             yield self._chunk(block, first)
             first += len(block.lines)
 
     def _chunk(self, block: Block, first: int) -> Chunk:
-        where = partial(self.reader.where, block)
-        table = {name: block.columns[place] for name, place in self._places.items()}
-        values = [
-            values_in(each, table[each.name], self._missing, where)
-            for each in self.schema.attributes
-        ]
         rows = range(first, first + len(block.lines))
-        empty = [""] * len(rows)
-        ids = empty if self.settings.id is None else table[self.settings.id]
+        ids = [""] * len(rows) if self.settings.id is None else block.columns[self.settings.id]
         return Chunk(
             rows=rows,
-            x=self.schema.encode(values),
-            labels=[self._label(block, row, table) for row in range(len(rows))],
+            x=self.schema.encode(values_in(self.schema, block, self._missing)),
+            labels=[self._label(block, row) for row in range(len(rows))],
             ids=[text.strip() or None for text in ids],
             subgroups=[
                 {
-                    each.name: each.of(table[name][row], self._missing)
+                    each.name: each.of(block.columns[name][row], self._missing)
                     for name, each in self.subgroups.items()
                 }
                 for row in range(len(rows))
             ],
         )
 
-    def _label(self, block: Block, row: int, table: Mapping[str, Sequence[str]]) -> str | None:
+    def _label(self, block: Block, row: int) -> str | None:
         """The class that the target of a row names, None if it is missing."""
         if self.labels is None:
             return None
-        text = table[self.labels.name][row].strip()
+        text = block.columns[self.labels.name][row].strip()
         if self._missing.holds(text):
             return None
         label = self.labels.label(text)
         if self.classes is not None and label not in self.classes:
             raise ValueError(
-                f"{self.reader.where(block, row, self.labels.name)}: {label!r} is none of the "
-                f"classes {', '.join(self.classes)}: correct it, or name all classes by "
-                "classes = [...]."
+                f"{block.where(row, self.labels.name)}: {label!r} is none of the classes "
+                f"{', '.join(self.classes)}: correct it, or name all classes by classes = [...]."
             )
         return label
-
-
-def subgroupings(settings: DataSettings, surveys: Mapping[str, Survey]) -> dict[str, Subgrouping]:
-    """How each column of subgroups divides rows."""
-    return {
-        name: subgrouping(surveys[name], settings.of(name).name or name)
-        for name in settings.subgroups
-    }

@@ -29,8 +29,12 @@ ADVICE = Advice(
 
 def told_names(settings: DataSettings) -> list[str]:
     """The columns that are read besides the inputs."""
-    wanted = (settings.target, settings.id, *settings.subgroups)
-    return [name for name in wanted if name is not None]
+    return [*surveyed_names(settings), *([settings.id] if settings.id is not None else [])]
+
+
+def surveyed_names(settings: DataSettings) -> list[str]:
+    """The columns besides the inputs of which more must be known before a row is read."""
+    return [*([settings.target] if settings.target is not None else []), *settings.subgroups]
 
 
 def input_names(reader: Reader, settings: DataSettings) -> list[str]:
@@ -47,8 +51,7 @@ def input_names(reader: Reader, settings: DataSettings) -> list[str]:
 
 def wishes_of(settings: DataSettings, inputs: Sequence[str]) -> dict[str, Wish]:
     """What the settings say of the columns of which more must be known before a row is encoded."""
-    told = [name for name in told_names(settings) if name != settings.id]
-    return {name: _wish(settings, name) for name in (*told, *inputs)}
+    return {name: _wish(settings, name) for name in (*surveyed_names(settings), *inputs)}
 
 
 def _wish(settings: DataSettings, name: str) -> Wish:

@@ -9,14 +9,25 @@ from pandas.api import types
 
 from r2et.data.cells import USUAL, Floats, Missing, Where, cells_of, number_in, word_in
 from r2et.data.features import MISSING
-from r2et.data.schema import Attribute, Category, Numeric, Schema, Values
+from r2et.data.reader import Block
+from r2et.data.schema import Category, Numeric, Schema, Values
 from r2et.data.writing import ORIGIN, Writing, writing_of
 
 
-def values_in(attribute: Attribute, texts: Sequence[str], missing: Missing, where: Where) -> Values:
-    """The cells of a column of text, refused where the attribute knows no such value: (N,)."""
-    if isinstance(attribute, Category):
-        return _words_in(attribute, texts, missing, where)
+def values_in(schema: Schema, block: Block, missing: Missing) -> list[Values]:
+    """The cells of a block of text by column, as the schema takes them.
+
+    Refused where an attribute knows no such value.
+    """
+    return [
+        _words_in(each, block.columns[each.name], missing, block.where)
+        if isinstance(each, Category)
+        else _numbers_in(each, block.columns[each.name], missing, block.where)
+        for each in schema.attributes
+    ]
+
+
+def _numbers_in(attribute: Numeric, texts: Sequence[str], missing: Missing, where: Where) -> Values:
     name, writing = attribute.name, attribute.writing
     cells = cells_of(texts, missing, writing)
     if cells.words.any():

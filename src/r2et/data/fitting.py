@@ -16,7 +16,6 @@ its weight.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -32,7 +31,7 @@ from r2et.data.cells import (
     word_in,
 )
 from r2et.data.features import MISSING
-from r2et.data.reader import Reader, place_of
+from r2et.data.reader import Reader, check_columns
 from r2et.data.schema import OTHER, Attribute, Category, Numeric, Schema, Values
 from r2et.data.writing import (
     NUMBER,
@@ -87,13 +86,12 @@ class Advice:
 
 def survey(reader: Reader, surveys: Mapping[str, Survey]) -> None:
     """Learn what some columns of a table are like."""
-    places = {name: place_of(reader, name) for name in surveys}
+    check_columns(reader, surveys)
     rows = 0
     for block in reader.blocks(BLOCK):
-        where = partial(reader.where, block)
         rows += len(block.lines)
-        for name, place in places.items():
-            surveys[name].see(block.columns[place], where)
+        for name, each in surveys.items():
+            each.see(block.columns[name], block.where)
     if not rows:
         raise ValueError(f"{reader.name} has a header but no rows: add rows below it.")
 

@@ -7,7 +7,6 @@ name columns to be read as the one or the other regardless.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -130,19 +129,10 @@ def _dataset(
     inputs = [each for each in surveys.values() if each.name != target]
     schema = Schema(tuple(attribute_of(each, wishes[each.name], ADVICE) for each in inputs))
     numbers = {label: number for number, label in enumerate(goal.classes)}
-    places = {column: place for place, column in enumerate(reader.names)}
     x, y = [], []
     for block in reader.blocks(BLOCK):
-        where = partial(reader.where, block)
-        x.append(
-            schema.raw(
-                [
-                    values_in(each, block.columns[places[each.name]], USUAL, where)
-                    for each in schema.attributes
-                ]
-            )
-        )
-        y += [numbers[goal.label(text.strip())] for text in block.columns[places[target]]]
+        x.append(schema.raw(values_in(schema, block, USUAL)))
+        y += [numbers[goal.label(text.strip())] for text in block.columns[target]]
     return Dataset(
         name=name,
         x=torch.cat(x),

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,10 +35,23 @@ Record = tuple[int, list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Some rows of a table: the cells of each column, and the line on which each row begins."""
+    """Some rows of a table: the cells of each column by its name, and the number of each row.
+
+    Numbers are those of the lines of a `file` on which rows begin; where there is none, rows are
+    counted from 0, as `frame.iloc` does.
+    """
 
     lines: Sequence[int]
-    columns: Sequence[Sequence[str]]
+    columns: Mapping[str, Sequence[str]]
+    file: str | None = None
+
+    def where(self, row: int, column: str) -> str:
+        """The place of a cell, for a reader."""
+        if self.file is None:
+            return f"row {self.lines[row]}, column {column!r}"
+        before = itertools.takewhile(lambda name: name != column, self.columns)
+        line = self.lines[row] + sum(line_breaks(self.columns[name][row]) for name in before)
+        return f"{self.file}, line {line}, column {column!r}"
 
 
 class Reader(Protocol):
@@ -56,9 +69,6 @@ class Reader(Protocol):
     def digest(self) -> str:
         """Twelve hexadecimal digits of the whole content."""
 
-    def where(self, block: Block, row: int, column: str) -> str:
-        """The place of a cell, for a reader."""
-
     def blocks(self, size: int) -> Iterator[Block]:
         """All rows, at most `size` at a time."""
 
@@ -68,11 +78,13 @@ def reader_of(data: pd.DataFrame | str | Path) -> "Reader":
     return FrameReader(frame=data) if isinstance(data, pd.DataFrame) else CsvReader.at(data)
 
 
-def place_of(reader: Reader, column: str) -> int:
-    """The number of a column, refused if there is none of that name."""
-    if column not in reader.names:
-        raise ValueError(f"{reader.name} has no column {column!r}: {nearest(column, reader.names)}")
-    return reader.names.index(column)
+def check_columns(reader: Reader, columns: Iterable[str]) -> None:
+    """Refuse the name of a column that a table does not have."""
+    for column in columns:
+        if column not in reader.names:
+            raise ValueError(
+                f"{reader.name} has no column {column!r}: {nearest(column, reader.names)}"
+            )
 
 
 def check_header(names: Sequence[str], where: str) -> None:
@@ -114,19 +126,15 @@ class FrameReader:
         """Twelve hexadecimal digits of all names and values."""
         found = hashlib.sha256(repr(self.names).encode("utf-8", "replace"))
         for block in self.blocks(4096):
-            rows = list(map(list, zip(*block.columns, strict=True)))
+            rows = list(map(list, zip(*block.columns.values(), strict=True)))
             found.update(repr(rows).encode("utf-8", "replace"))
         return found.hexdigest()[:12]
-
-    def where(self, block: Block, row: int, column: str) -> str:
-        """The place of a cell; rows are counted from 0, as `frame.iloc` does."""
-        return f"row {block.lines[row]}, column {column!r}"
 
     def blocks(self, size: int) -> Iterator[Block]:
         """All rows, at most `size` at a time."""
         for first in range(0, len(self.frame), size):
             part = self.frame.iloc[first : first + size]
-            columns = [_texts(part.iloc[:, place]) for place in range(len(self.names))]
+            columns = {name: _texts(part.iloc[:, i]) for i, name in enumerate(self.names)}
             yield Block(lines=range(first, first + len(part)), columns=columns)
 
 
@@ -179,13 +187,6 @@ class CsvReader:
                 digest.update(part)
         return digest.hexdigest()[:12]
 
-    def where(self, block: Block, row: int, column: str) -> str:
-        """File, line and column of a cell."""
-        place = self.names.index(column)
-        before = sum(line_breaks(cells[row]) for cells in block.columns[:place])
-        line = block.lines[row] + before
-        return f"{self.name}, line {line}, column {column!r}"
-
     def blocks(self, size: int) -> Iterator[Block]:
         """All rows below the header, at most `size` at a time."""
         # A table of many columns is read in smaller blocks, so that any of them is bounded.
@@ -194,7 +195,8 @@ class CsvReader:
         next(records)
         while some := list(itertools.islice(records, size)):
             lines, rows = zip(*some, strict=True)
-            yield Block(lines=lines, columns=list(zip(*rows, strict=True)))
+            columns = dict(zip(self.names, zip(*rows, strict=True), strict=True))
+            yield Block(lines=lines, columns=columns, file=self.name)
 
     def _records(self) -> Iterator[Record]:
         """Each row, the header first; blank lines are passed over."""
