@@ -25,7 +25,7 @@ $(VENV)/.documented: $(VENV)/.testable
 	touch $@
 
 run: $(VENV)/.usable
-	$(BIN)/r2et run adult
+	$(BIN)/r2et run adult --recipe first-look
 
 test: $(VENV)/.testable
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'

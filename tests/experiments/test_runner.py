@@ -79,7 +79,7 @@ def tiny(**changes: Any) -> Recipe:
 # --- recipes ----------------------------------------------------------------------------------
 
 
-OF_OTHERS = {"pictures", "networks", "paper-k10", "paper-k30"}
+OF_OTHERS = {"first-look", "pictures", "networks", "paper-k10", "paper-k30"}
 
 
 @pytest.mark.parametrize("name", sorted({*recipe_names()} - OF_OTHERS))
@@ -95,6 +95,15 @@ def test_packaged_recipes_can_be_loaded(name: str, dataset: str) -> None:
 
 def test_there_are_the_recipes_that_are_spoken_of() -> None:
     assert {"converged", "paper"} <= set(recipe_names())
+
+
+def test_a_first_look_tries_every_method_with_settings_of_the_whole_run() -> None:
+    brief, whole = (load_recipe(name, "adult") for name in ("first-look", "converged"))
+    assert [plan.name for plan in brief.methods] == [plan.name for plan in whole.methods]
+    for few, all_of_them in zip(brief.methods, whole.methods, strict=True):
+        assert all(settings in all_of_them.grid for settings in few.grid)
+    assert (brief.fit, brief.gate, brief.seeds) == (whole.fit, whole.gate, whole.seeds)
+    assert brief.evaluation.strong == whole.evaluation.strong
 
 
 def test_a_recipe_is_filled_from_its_table() -> None:

@@ -23,7 +23,7 @@ Neural networks are explained by the few input features that mattered most. A ti
 input that leaves the prediction alone can reshuffle those features. r2et measures how easily,
 attacks as an adversary would, and trains networks whose top-k features stay put.
 
-`r2et run adult` shows all of it on census data in a few minutes and ends with a report.
+`r2et run adult --recipe first-look` shows it on census data in minutes, and ends with a report.
 """,
 )
 

@@ -42,9 +42,9 @@ def run_command(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="converged (networks at full accuracy), paper (the regime of the published "
-            "numbers), or the path of a TOML file. Unless given, converged for tables, and for "
-            "others the one that is made for them."
+            help="converged (networks at full accuracy), first-look (adult, in brief), "
+            "paper (the regime of the published numbers), or the path of a TOML file. Unless "
+            "given, converged for tables, and for others the one that is made for them."
         ),
     ] = None,
     size: Annotated[
@@ -83,7 +83,7 @@ def run_command(
 
     For example:
 
-        r2et run adult
+        r2et run adult --recipe first-look
 
         r2et run adult --recipe paper --seeds 5
 
