@@ -30,7 +30,6 @@ from r2et.experiments.runner import (
     LABELS,
     code_digest,
     controls,
-    data_digest,
     fingerprint,
     row_key,
 )
@@ -278,13 +277,13 @@ def handlers_row(
         epsilons=(recipe.evaluation.er.radius,),
         examples=min(HANDLERS_EXAMPLES, recipe.evaluation.examples),
     )
-    key = fingerprint(HANDLERS_ROWS, data_digest(dataset), recipe.digest, asdict(settings))
+    key = fingerprint(HANDLERS_ROWS, dataset.digest, recipe.digest, asdict(settings))
     path = out / "handlers.jsonl"
     for number, kept in enumerate(read_rows(path), 1):
         if kept.get("key") == key:
             return result_from(HandlersResult, kept, f"row {number} of {path}")
     on_start()
-    plan = Plan(dataset=dataset, source=partial(_itself, dataset), recipe=recipe, seeds=1)
+    plan = Plan(dataset=dataset, recipe=recipe, seeds=1)
     unit = unit_of(plan, 0, recipe.methods[0], out)
     model, _ = load_model(unit.path(recipe.methods[0].grid[0]))
     split = dataset.split(0)
@@ -298,7 +297,7 @@ def handlers_row(
         recipe=HANDLERS_ROWS,
         recipe_digest=recipe.digest,
         dataset=dataset.name,
-        data=data_digest(dataset),
+        data=dataset.digest,
         seed=0,
         method=VANILLA,
         label="Vanilla",
@@ -310,10 +309,6 @@ def handlers_row(
     )
     append_results(path, [row])
     return row
-
-
-def _itself(dataset: Dataset) -> Dataset:
-    return dataset
 
 
 def stripped(row: Result) -> Result:

@@ -22,7 +22,7 @@ from r2et.data import Dataset
 from r2et.evaluation.results import Result, read_results
 from r2et.experiments import execution as sweeps
 from r2et.experiments.execution import Local, Progress, sweep
-from r2et.experiments.runner import Work, code_digest
+from r2et.experiments.runner import Source, Work, code_digest
 from refusals import refusal
 from sweeping import load_slice, timeless, tiny
 
@@ -69,6 +69,8 @@ def test_there_is_a_row_for_each_data_set_seed_and_method(
 
 class Counting:
     """A runner that computes at once and remembers what."""
+
+    here = True
 
     def __init__(self) -> None:
         self.inner, self.computed = Local(1), list[str]()
@@ -128,6 +130,36 @@ def test_the_number_of_threads_does_not_change_a_row(
     finally:
         torch.set_num_threads(before)
     assert_the_same(tmp_path, undisturbed[1][:3])
+
+
+def test_data_are_loaded_and_split_once_for_all_units_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loads: list[str] = []
+    splits: list[int] = []
+
+    def counted(name: str) -> Dataset:
+        loads.append(name)
+        return load_slice(name)
+
+    split_by = Dataset.split
+    monkeypatch.setattr(
+        Dataset, "split", lambda data, seed: splits.append(seed) or split_by(data, seed)
+    )
+    digest = load_slice("left").digest
+    for seed in (0, 0, 1, 1):
+        # As a worker gets them: no two are the same object.
+        source = Source(load=counted, name="left")
+        work = Work(source=source, data=digest, recipe=tiny(), seed=seed, code=code_digest())
+        assert len(work.split().train) == 210
+    assert (loads, splits) == (["left"], [0, 1])
+
+
+def test_data_of_ones_own_are_sent_to_each_process_once(
+    undisturbed: tuple[Path, Rows], tmp_path: Path
+) -> None:
+    rows = sweeps.run(load_slice("left"), tiny(), seeds=1, out=tmp_path, jobs=2)
+    assert timeless(rows) == timeless(undisturbed[1][:3])
 
 
 def test_some_data_sets_and_seeds_can_be_asked_for(

@@ -36,7 +36,6 @@ from r2et.experiments.execution import Progress, run
 from r2et.experiments.runner import (
     Work,
     code_digest,
-    data_digest,
     fitted,
     judged,
     network_plan,
@@ -885,8 +884,7 @@ def test_a_model_that_lost_vanillas_ranking_at_once_is_none(tmp_path: Path) -> N
     ] * 2
 
 
-def test_digests_are_those_of_their_content() -> None:
-    assert data_digest(compas()) == compas().digest
+def test_a_unit_is_that_of_its_content() -> None:
     assert unit_print(compas(), tiny(), MethodPlan(name="vanilla")) == unit_print(
         compas(), tiny(), tiny().methods[0]
     )

@@ -7,7 +7,7 @@ of, and what follows from it, is the `InputStructure` that it has.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -133,7 +133,7 @@ class Dataset:
         """A row of a table in words: {"age": "39 years", "education": "Masters"}."""
         return self.table.describe(raw_row)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Twelve hexadecimal digits that change with any value or name."""
         names = (self.name, self.target, self.classes, *self.structure.identity)

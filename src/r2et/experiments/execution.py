@@ -29,11 +29,11 @@ from r2et.experiments.config import VANILLA, MethodPlan, Recipe, load_recipe
 from r2et.experiments.runner import (
     LINEAR,
     Outcome,
+    Source,
     Work,
     alone,
     code_digest,
     controls,
-    data_digest,
     fingerprint,
     label_of,
     measure_unit,
@@ -67,16 +67,17 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One data set of a sweep: the data, how a worker gets them, the recipe, and which seeds.
+    """One data set of a sweep: the data, the recipe, and which seeds.
 
-    They are the numbers below `seeds` without the first `skip` of them.
+    They are the numbers below `seeds` without the first `skip` of them. Other processes get the
+    data from the `source`; without one, each is sent them when it starts.
     """
 
     dataset: Dataset
-    source: Callable[[], Dataset]
     recipe: Recipe
     seeds: int
     skip: int = 0
+    source: Source | None = None
 
 
 def sweep(
@@ -120,14 +121,9 @@ def run(
 
     The seeds are 0 to `seeds` - 1 without the first `skip`, such as those a method was tuned on.
     """
-    source = partial(_itself, dataset)
-    plan = Plan(dataset=dataset, source=source, recipe=recipe, seeds=seeds, skip=skip)
-    with Local(jobs) as runner:
+    plan = Plan(dataset=dataset, recipe=recipe, seeds=seeds, skip=skip)
+    with Local(jobs, [dataset]) as runner:
         return _carry_out([plan], out, runner, on_progress)
-
-
-def _itself(dataset: Dataset) -> Dataset:
-    return dataset
 
 
 def _plans(
@@ -151,7 +147,7 @@ def _plans(
     for name in whole.datasets:
         if only is None or name in only:
             own = load_recipe(recipe, name) if isinstance(recipe, str) else recipe
-            source = partial(load, name)
+            source = Source(load=load, name=name)
             number = own.seeds if seeds is None else seeds
             plans.append(Plan(dataset=source(), source=source, recipe=own, seeds=number))
     return plans
@@ -162,6 +158,10 @@ def _plans(
 
 class Runner(Protocol):
     """Computes units somewhere; of those that wait, urgent ones begin first."""
+
+    @property
+    def here(self) -> bool:
+        """Whether that is this very process."""
 
     def submit(self, name: str, unit: Callable[..., Any], *arguments: Any, urgent: bool) -> None:
         """Take on unit(*arguments)."""
@@ -174,13 +174,26 @@ def _runner(backend: str, address: str | None, jobs: int) -> "Local | Cluster":
     return Local(jobs) if backend == "joblib" else Cluster(address)
 
 
-class Local:
-    """Processes of this machine, or this very process if it is to be one only."""
+_SENT: dict[str, Dataset] = {}
 
-    def __init__(self, jobs: int) -> None:
+
+def receive(datasets: Sequence[Dataset]) -> None:
+    """Take what a process is sent when it starts."""
+    _SENT.update((each.digest, each) for each in datasets)
+
+
+def received(digest: str) -> Dataset:
+    """One of the data sets that this process was sent."""
+    return _SENT[digest]
+
+
+class Local:
+    """Processes of this machine, each `sent` some data, or this very process if it is one only."""
+
+    def __init__(self, jobs: int, sent: Sequence[Dataset] = ()) -> None:
         if jobs < 1:
             raise ValueError(f"a sweep needs at least one process, got {jobs}.")
-        self.jobs = jobs
+        self.jobs, self.here, self.sent = jobs, jobs == 1, sent
         self.waiting: list[tuple[bool, int, str, Callable[..., Any], tuple[Any, ...]]] = []
         self.running: dict[Future[Any], str] = {}
         self.numbers = count()
@@ -203,13 +216,15 @@ class Local:
 
     def next(self) -> tuple[str, Any]:
         """The name and result of a unit, as soon as one is finished."""
-        if self.jobs == 1:
+        if self.here:
             _, _, name, unit, arguments = heapq.heappop(self.waiting)
             return name, alone(unit, *arguments)
         if self.executor is None:
             from joblib.externals.loky import ProcessPoolExecutor
 
-            self.executor = ProcessPoolExecutor(max_workers=self.jobs)
+            self.executor = ProcessPoolExecutor(
+                max_workers=self.jobs, initializer=receive, initargs=(self.sent,)
+            )
         try:
             # No more than can run: what becomes urgent meanwhile need not queue behind the rest.
             while self.waiting and len(self.running) < self.jobs:
@@ -227,6 +242,8 @@ class Local:
 
 class Cluster:
     """The workers of a dask scheduler, which share nothing with this process."""
+
+    here = False
 
     def __init__(self, address: str | None) -> None:
         if address is None:
@@ -521,14 +538,20 @@ def _vanilla_of(unit: Unit) -> Unit:
     return unit_of(unit.plan, unit.seed, recipe.methods[0], unit.folder.parents[1])
 
 
-def _work(plan: Plan, seed: int) -> Work:
+def _work(state: State, plan: Plan, seed: int) -> Work:
+    dataset = plan.dataset
+    sent = Source(load=received, name=dataset.digest)
     return Work(
-        source=plan.source,
-        data=data_digest(plan.dataset),
+        source=partial(_itself, dataset) if state.runner.here else plan.source or sent,
+        data=dataset.digest,
         recipe=plan.recipe,
         seed=seed,
         code=code_digest(),
     )
+
+
+def _itself(dataset: Dataset) -> Dataset:
+    return dataset
 
 
 def _submit(state: State, each: Unit | Measurement) -> bool:
@@ -546,7 +569,7 @@ def _submit_unit(state: State, unit: Unit) -> bool:
             _take_unit(state, unit, [_without_model(each, problem) for each in unit.method.grid])
             return False
         start = replace(start, model=model_bytes(before, start.settings))
-    work, urgent = _work(unit.plan, unit.seed), unit.method.name == VANILLA
+    work, urgent = _work(state, unit.plan, unit.seed), unit.method.name == VANILLA
     state.runner.submit(unit.name, train_unit, work, unit.method, start, urgent=urgent)
     return True
 
@@ -579,7 +602,9 @@ def _submit_row(state: State, row: Measurement) -> bool:
     model = None
     if row.own is not None and chosen is not None:
         model = model_bytes(row.own, chosen.settings)
-    state.runner.submit(row.name, measure_unit, _work(plan, row.seed), head, model, urgent=True)
+    state.runner.submit(
+        row.name, measure_unit, _work(state, plan, row.seed), head, model, urgent=True
+    )
     return True
 
 

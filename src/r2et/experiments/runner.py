@@ -44,6 +44,7 @@ from r2et.training.trainer import fit, keeps_ranking
 
 LINEAR = "linear"
 NUMBERS_AT_ONCE = 2**20
+AT_HAND = 2  # data sets, and splits of them, that a process keeps for its next units
 PICTURE_PENALTY = 1.0  # with more numbers than items a regression has no optimum without one
 LABELS = {LINEAR: "Linear (control)", **{name: entry.label for name, entry in METHODS.items()}}
 NETWORKS: dict[str, Callable[[Dataset, Recipe], dict[str, Any]]] = {
@@ -83,10 +84,16 @@ def code_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-@lru_cache(maxsize=16)
-def data_digest(dataset: Dataset) -> str:
-    """The digest of a data set, computed once."""
-    return dataset.digest
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """How a process gets a data set, by a name; equal ones are the same to it."""
+
+    load: Callable[[str], Dataset]
+    name: str
+
+    def __call__(self) -> Dataset:
+        """The data set."""
+        return self.load(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +107,33 @@ class Work:
     code: str
 
     def split(self) -> Split:
-        """The parts of the data, refused if this worker has other data or other source files."""
-        dataset = self.source()
-        for what, ours, theirs in (
-            ("source files", self.code, code_digest()),
-            (f"rows of {dataset.name}", self.data, dataset.digest),
-        ):
-            if ours != theirs:
-                raise ValueError(
-                    f"a worker has other {what} than the process that sent it work: give both the "
-                    "same version of r2et and of the data, then start again."
-                )
-        return dataset.split(self.seed)
+        """The parts of the data, refused if this worker has other data or other source files.
+
+        A worker loads and splits once for the units that follow one another.
+        """
+        if self.code != code_digest():
+            raise _other("source files")
+        return _split_of(_loaded(self.source, self.data), self.seed)
+
+
+@lru_cache(maxsize=AT_HAND)
+def _loaded(source: Callable[[], Dataset], data: str) -> Dataset:
+    dataset = source()
+    if dataset.digest != data:
+        raise _other(f"rows of {dataset.name}")
+    return dataset
+
+
+@lru_cache(maxsize=AT_HAND)
+def _split_of(dataset: Dataset, seed: int) -> Split:
+    return dataset.split(seed)
+
+
+def _other(what: str) -> ValueError:
+    return ValueError(
+        f"a worker has other {what} than the process that sent it work: give both the same version "
+        "of r2et and of the data, then start again."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +240,7 @@ def unit_print(dataset: Dataset, recipe: Recipe, plan: MethodPlan) -> str:
         del fitting[name]
     explained = asdict(recipe.trained or recipe.explainer)
     trains: list[Any] = [
-        data_digest(dataset),
+        dataset.digest,
         network_plan(dataset, recipe, plan.name),
         fitting,
         recipe.least_steps,
@@ -252,7 +274,7 @@ def retrains(recipe: Recipe, method: str) -> bool:
 
 def row_key(dataset: Dataset, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
     """What identifies a row: data, recipe, seed, method and the settings it was chosen from."""
-    return fingerprint(data_digest(dataset), recipe.digest, seed, plan.name, plan.grid)
+    return fingerprint(dataset.digest, recipe.digest, seed, plan.name, plan.grid)
 
 
 def fit_settings(split: Split, recipe: Recipe) -> FitSettings:
@@ -546,7 +568,7 @@ def row_head(
     return Result(
         key=row_key(dataset, recipe, seed, plan),
         dataset=dataset.name,
-        data=data_digest(dataset),
+        data=dataset.digest,
         recipe=recipe.name,
         recipe_digest=recipe.digest,
         schema=recipe.schema,
