@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,6 +144,20 @@ def test_the_table_says_whose_slopes_say_nothing_about_exchanges(r2et, tmp_path:
     code, shown, err = r2et("report", tmp_path)
     assert code == 0, err
     assert "xchange" not in shown
+
+
+def test_a_run_of_the_papers_says_where_their_numbers_are(r2et, tmp_path: Path) -> None:
+    append_results(tmp_path / "results.jsonl", [row_of(name, 0) for name in ("vanilla", "r2et")])
+    recipe = asdict(load_recipe("paper", "adult"))
+    for datasets, told in ((recipe["datasets"], True), (["bank"], False)):
+        (tmp_path / "recipe.json").write_text(json.dumps({**recipe, "datasets": datasets}))
+        code, shown, err = r2et("report", tmp_path)
+        assert code == 0, err
+        beside = f"r2et reproduce table-1 --only adult --rows {tmp_path}"
+        assert (beside in shown) == told
+    code, shown, err = r2et(*beside.split()[1:])
+    assert code == 0, err
+    assert "87.6" in shown, "as published for Vanilla"
 
 
 def test_more_seeds_add_rows_to_those_there(r2et, recipe: Path, tmp_path: Path) -> None:

@@ -117,6 +117,18 @@ def test_every_published_number_of_tabular_data_stands_in_its_table(whole: Rows)
     assert set(shown.values()) <= {None}, "a number stands in a table that the file does not have"
 
 
+def test_recipes_name_the_targets_that_show_them() -> None:
+    for need in {need for target in TARGETS.values() for need in target.needs}:
+        recipe = load_recipe(need.recipe, (need.datasets or ("adult",))[0])
+        shown_by = TARGETS[recipe.published]
+        assert need.recipe in {each.recipe for each in shown_by.needs}
+
+
+def test_a_recipe_on_top_of_a_published_one_is_not_published(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('base = "paper"\nline = "x"\n')
+    assert load_recipe(str(tmp_path / "mine.toml"), "adult").published == ""
+
+
 @pytest.mark.parametrize(
     ("ours", "sd", "printed", "expected"),
     [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -96,7 +97,8 @@ def run_command(
 
     plan = load_recipe(recipe or recipe_for(dataset), dataset.name)
     if k is not None:
-        plan = dataclasses.replace(plan, evaluation=dataclasses.replace(plan.evaluation, k=k))
+        evaluation = dataclasses.replace(plan.evaluation, k=k)
+        plan = dataclasses.replace(plan, evaluation=evaluation, published="")
     check_k(plan.evaluation.k, dataset.n)
     if missing := [name for name in ("er", "strong") if name not in plan.evaluation.attacks]:
         raise ValueError(
@@ -195,3 +197,7 @@ def show_run(rows: Sequence["Result"], folder: Path, out: Path, source: str, as_
     for line in alarm_lines(rows, "preflight"):
         console.print(f"Preflight: {line}", style="bold red", soft_wrap=True, highlight=False)
     console.print(f"\nThe report: {page}", soft_wrap=True, highlight=False)
+    if recipe.get("published") and rows[0].dataset in recipe["datasets"]:
+        words = ["r2et", "reproduce", recipe["published"], "--only", rows[0].dataset]
+        beside = shlex.join([*words, "--rows", str(folder)])
+        console.print(f"Published numbers beside these: {beside}", soft_wrap=True, highlight=False)

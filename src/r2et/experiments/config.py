@@ -117,6 +117,8 @@ class Recipe:
 
     name: str
     line: str
+    published: str = ""
+    """Of a recipe of the papers, the target of `r2et reproduce` that shows what they print."""
     datasets: tuple[str, ...] = ()
     """What a sweep goes through; a run is given its data."""
     seeds: int = 1
@@ -189,7 +191,7 @@ class Recipe:
         differ from their defaults count, so that a new setting changes no row that exists.
         """
         said = changed(self)
-        for name in ("line", "datasets", "seeds", "methods"):
+        for name in ("line", "published", "datasets", "seeds", "methods"):
             said.pop(name, None)
         fit = said.pop("fit", {})
         fit = {name: fit[name] for name in fit if name not in ("seed", "checkpoint_every")}
@@ -327,7 +329,9 @@ def _table_of(name: str, dataset: str, above: tuple[str, ...] = ()) -> tuple[str
         return name, own
     if not isinstance(base, str) or base in (name, *above):
         raise ValueError(f"recipe {name!r} needs another recipe by name as its base, got {base!r}.")
-    return name, _merged(_table_of(base, dataset, (*above, name))[1], own)
+    below = _table_of(base, dataset, (*above, name))[1]
+    below.pop("published", None)
+    return name, _merged(below, own)
 
 
 def _merged(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
