@@ -52,7 +52,7 @@ from r2et.models import ACTIVATIONS, bounded, build
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import in_words
 from r2et.preflight.validation import cleared
-from r2et.training.checkpoint import load, recipe_of, save, sizes_in
+from r2et.training.checkpoint import load_into, read, save
 from r2et.training.settings import SCHEDULES, FitSettings
 from r2et.training.trainer import Score
 from r2et.training.trainer import fit as train
@@ -618,14 +618,15 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Nothing is unpickled, so that a file of doubtful origin cannot run code.
         """
-        about = recipe_of(Path(path)).get("estimator")
+        tensors, recipe = read(Path(path))
+        about = recipe.get("estimator")
         if not isinstance(about, Mapping) or about.get("format") not in FORMATS:
             raise ValueError(
                 f"{path} holds no StableClassifier that this version can read: give a file that "
                 "save() wrote."
             )
         try:
-            return cls._restored(about, Path(path))
+            return cls._restored(about, tensors, path)
         except Exception as problem:  # of a file whose parts may be anything
             raise ValueError(
                 f"{path} holds a StableClassifier with parts missing or changed "
@@ -633,7 +634,9 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ) from problem
 
     @classmethod
-    def _restored(cls, about: Mapping[str, Any], path: Path) -> Self:
+    def _restored(
+        cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: str | Path
+    ) -> Self:
         found = cls(**{name: _untold(each) for name, each in about["parameters"].items()})
         found._plan = {**about["plan"], "settings": _untold(about["plan"]["settings"])}
         found.schema_ = Schema.from_told(about["columns"])
@@ -644,11 +647,11 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found.n_features_in_ = len(found.schema_.columns)
         if about["named"]:
             found.feature_names_in_ = np.array(found.schema_.columns, dtype=object)
-        with bounded(sizes_in(path)):
+        with bounded([each.numel() for each in tensors.values()]):
             network = build(found._plan["network"], stream(0, "unused")).double()
         prepare = method_of(found._plan).prepare
-        found.model_, _ = load(path, prepare(network) if prepare else network)
-        found.model_.eval()
+        found.model_ = (prepare(network) if prepare else network).eval()
+        load_into(found.model_, tensors, path)
         return found
 
 

@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from r2et.auditing.column_names import columns_in, difference, named_columns
 from r2et.auditing.pt2_reader import read_exported
-from r2et.core.archives import check_tensors
-from r2et.core.limits import json_of
 from r2et.core.naming import briefly
 from r2et.sklearn import StableClassifier
-from r2et.training.checkpoint import load
+from r2et.training.checkpoint import load, read
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 SAVE = "save its weights by safetensors.torch.save_file and give --model module:factory --weights"
@@ -76,16 +73,24 @@ def _from_file(path: Path) -> Loaded:
     if path.suffix == ".pt2":
         return Loaded(name=path.stem, model=read_exported(path))
     _refuse_pickle(path)
-    notes = _notes(path)
-    if "recipe" not in notes:
+    try:
+        _, recipe = read(path)
+    except ValueError as problem:
+        if problem.__cause__ is None:
+            raise
+        raise ValueError(
+            f"{path} is no model that can be read ({problem.__cause__}): give a .safetensors file "
+            "of this package, an exported program .pt2, or module:factory."
+        ) from problem
+    if not recipe:
         raise ValueError(
             f"{path} holds weights without the network they belong to: give --model "
             f"module:factory --weights {path}."
         )
-    if "estimator" in notes["recipe"]:
+    if "estimator" in recipe:
         classifier = StableClassifier.load(path)
         return Loaded(name=path.stem, model=classifier.model_, classifier=classifier)
-    model, recipe = load(path)
+    model, _ = load(path)
     return Loaded(name=path.stem, model=model, recipe=recipe)
 
 
@@ -94,22 +99,6 @@ def _refuse_pickle(path: Path) -> None:
         raise ValueError(
             f"{path} is a pickle, which can run code when it is opened, and is not read: {SAVE}."
         )
-
-
-def _notes(path: Path) -> dict[str, Any]:
-    """What this package wrote into the head of a safetensors file, empty if nothing."""
-    check_tensors(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            found = json_of((file.metadata() or {}).get("r2et", "{}"), "what it says of itself")
-            if not isinstance(found, dict) or not isinstance(found.get("recipe", {}), dict):
-                raise ValueError("what it says of itself is no recipe")
-            return found
-    except (SafetensorError, OSError, ValueError) as problem:
-        raise ValueError(
-            f"{path} is no model that can be read ({problem}): give a .safetensors file of this "
-            "package, an exported program .pt2, or module:factory."
-        ) from problem
 
 
 def made(name: str) -> nn.Module:

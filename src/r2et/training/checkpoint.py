@@ -59,7 +59,7 @@ def restore(
         raise ValueError(
             f"{path} was written by a fit with other settings: delete it or choose another folder."
         )
-    _load_into(model, _below("model.", tensors), path)
+    load_into(model, _below("model.", tensors), path)
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in _below("optimizer.", tensors).items():
         number, field = name.split(".", 1)
@@ -115,7 +115,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ) from problem
 
 
-def _load_into(model: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+def load_into(model: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
     """Give the model the stored weights, refusing those of another architecture."""
     mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     theirs = {name: tuple(value.shape) for name, value in tensors.items()}
@@ -138,23 +138,15 @@ def save(path: Path, model: nn.Module, recipe: Mapping[str, Any]) -> Path:
     return path
 
 
-def recipe_of(path: Path) -> dict[str, Any]:
-    """The recipe in the header of a saved model, empty if it has none."""
-    _, notes = _read_tensors(path)
-    recipe: dict[str, Any] = notes.get("recipe", {})
-    return recipe
-
-
-def sizes_in(path: Path) -> list[int]:
-    """How many numbers each tensor of a saved model has."""
-    tensors, _ = _read_tensors(path)
-    return [value.numel() for value in tensors.values()]
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights of a saved model and the recipe in its header, empty if it has none."""
+    tensors, notes = _read_tensors(path)
+    return tensors, notes.get("recipe", {})
 
 
 def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """A saved model and its recipe; `model` receives the weights, or one is built by the recipe."""
-    tensors, notes = _read_tensors(path)
-    recipe = notes.get("recipe", {})
+    tensors, recipe = read(path)
     return _filled(tensors, recipe, str(path), model), recipe
 
 
@@ -181,7 +173,7 @@ def _filled(
         if not isinstance(plan, dict) or plan.get("name") not in list(MODELS):
             raise ValueError(f"{path} does not say which model it holds: give load() the model.")
         model = _built(plan, tensors, path)
-    _load_into(model, tensors, path)
+    load_into(model, tensors, path)
     return model
 
 
