@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from r2et.auditing.tables import Chunk, Columns, Source
+from r2et.metrics.statistics import auc_of, odds_of_classes
 
 ROWS = 5000  # the first ones, by which tables are examined
 ROWS_OF_ORDERS = 1000  # of them by which other orders of the columns are tried
@@ -162,13 +163,7 @@ def doubts_of_order(
 
 def _area(logits: Tensor, y: Codes) -> float:
     """Mean AUC of the classes that occur, each against all others."""
-    from sklearn.metrics import roc_auc_score
-
-    wanted = [1] if logits.shape[1] == 2 else [*np.unique(y)]
-    shares = torch.log_softmax(logits.double(), -1).cpu().numpy()
-    if logits.shape[1] == 2:
-        shares = shares - shares[:, :1]
-    return float(np.mean([roc_auc_score(y == each, shares[:, each]) for each in wanted]))
+    return auc_of(odds_of_classes(logits.double()).cpu(), torch.from_numpy(y))
 
 
 def _orders(columns: Columns) -> Iterator[tuple[str, list[int]]]:

@@ -14,7 +14,7 @@ from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns
 from r2et.data.features import MISSING, SHOWN, Feature, in_words, plain
 from r2et.evaluation.decisions import AttackedDecision, DecisionDrawing, drawn
-from r2et.explainers import log_odds
+from r2et.metrics.statistics import odds_of_classes
 
 MOST_CHANGES = 40
 
@@ -34,9 +34,7 @@ class Formatter:
         k = settings.k
         tops, others = (each.ranked[:, :k].tolist() for each in (clean, evidence.broken_by))
         slopes = clean.slopes.gather(1, clean.ranked[:, :k]).tolist()
-        classes = [torch.full_like(clean.y, number) for number in range(len(self.classes))]
-        odds = torch.stack([log_odds(clean.logits, each) for each in classes], 1).tolist()
-        probability = clean.probability.tolist()
+        odds, probability = odds_of_classes(clean.logits).tolist(), clean.probability.tolist()
         certified, broken = evidence.certified.tolist(), evidence.broken.tolist()
         kept = evidence.certified_precision.tolist()
         left = evidence.attacked_precision

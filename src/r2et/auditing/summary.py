@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from r2et.auditing.decisions import MEASURES, VERDICTS, Decision, features_of
 from r2et.auditing.evidence import Subject
@@ -23,6 +24,7 @@ from r2et.auditing.records import (
 from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.tables import Source
 from r2et.metrics.exchanges import doubt
+from r2et.metrics.statistics import auc_of
 from r2et.preflight.kinds import Finding
 
 MOST_SWAPS = 20
@@ -172,15 +174,10 @@ class Tally:
         return self.means["thickness"].count - measured if measured else None
 
     def _auc(self) -> float | None:
-        from sklearn.metrics import roc_auc_score
-
-        labels = np.array(self.labels)
-        present = [each for each in range(len(self.classes)) if (labels == each).any()]
-        if len(present) < 2:
+        labels = torch.from_numpy(np.array(self.labels))
+        if len(labels.unique()) < 2:
             return None
-        wanted = [1] if len(self.classes) == 2 else present
-        areas = [float(roc_auc_score(labels == each, np.array(self.odds[each]))) for each in wanted]
-        return sum(areas) / len(areas)
+        return auc_of(torch.from_numpy(np.array(self.odds).T), labels)
 
     def _subgroups(self) -> Iterator[Subgroup]:
         """The largest subgroups by name, their values in the order that the rows' source gives."""

@@ -53,24 +53,32 @@ def auc(model: nn.Module, x: Tensor, labels: Tensor, *, rows_at_once: int = ROWS
     that occur among the labels. Answers are compared as log-odds, which order examples as
     probabilities do but keep sure answers apart.
     """
-    from sklearn.metrics import roc_auc_score
-
     check_inputs(model, x, labels)
     found = labels.unique().tolist()
     if len(found) < 2:
         raise ValueError(
             f"an AUC takes examples of at least two classes, got labels {found} only: add others."
         )
-    logits = _logits(model, x, rows_at_once)
-    labels = labels.to(logits.device)
+    return auc_of(odds_of_classes(_logits(model, x, rows_at_once)).cpu(), labels.cpu())
 
-    def against_rest(label: int) -> float:
-        scores = log_odds(logits, torch.full_like(labels, label))
-        return float(roc_auc_score((labels == label).cpu().numpy(), scores.cpu().numpy()))
 
-    if logits.shape[1] == 2:
-        return against_rest(1)
-    return sum(against_rest(label) for label in found) / len(found)
+def auc_of(scores: Tensor, labels: Tensor) -> float:
+    """The same of scores (B, C), by each of which examples are ordered, and labels of two or more.
+
+    Of two classes the scores of the second are taken.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    wanted = [1] if scores.shape[1] == 2 else labels.unique().tolist()
+    by_class = scores.numpy().T
+    areas = [float(roc_auc_score((labels == each).numpy(), by_class[each])) for each in wanted]
+    return sum(areas) / len(areas)
+
+
+def odds_of_classes(logits: Tensor) -> Tensor:
+    """The log-odds of every class: (B, C)."""
+    y = torch.arange(logits.shape[1], device=logits.device)
+    return torch.stack([log_odds(logits, each.expand(len(logits))) for each in y], 1)
 
 
 def accuracy(
