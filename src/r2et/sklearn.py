@@ -514,7 +514,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k: int | None = None,
         by: By = "feature",
         explainer: str | Explainer = "grad",
-        effort: EnsembleBudget = MODERATE,
+        budget: EnsembleBudget = MODERATE,
         seed: int = 0,
     ) -> Floats:
         """For each row the share of its top k that a strong attack leaves in place: (N,).
@@ -537,7 +537,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             k=shown,
             radius=epsilon,
             explainer=explained,
-            budget=effort,
+            budget=budget,
             seed=seed,
         )
         return _array(attacked.precision)

@@ -70,7 +70,7 @@ from r2et.training.checkpoint import save
 from refusals import refusal
 
 LIGHT = EnsembleBudget(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
-QUICK: dict[str, Any] = {"effort": LIGHT, "measured": 20}
+QUICK: dict[str, Any] = {"budget": LIGHT, "measured": 20}
 
 
 def trained(x: Tensor, y: Tensor, layers: list[nn.Module], steps: int = 60) -> nn.Sequential:
@@ -293,7 +293,7 @@ def test_totals_are_those_of_the_decisions(cancer: Audit) -> None:
 KEYS = {
     "": "schema|created|version|hashes|settings|data|models|decisions",
     "hashes": "model|data|settings",
-    "settings": "k|tolerance|epsilons|norm|explained|attack|seed|project_one_hot|effort|radii",
+    "settings": "k|tolerance|epsilons|norm|explained|attack|seed|project_one_hot|budget|radii",
     "data": "name|rows|features|classes|target|kind|immutable|unit_of_eps",
     "features": "name|unit|group|immutable",
     "models": "name|auc|accuracy|counts|curve|median_certified_radius|median_broken_radius|"
@@ -1014,7 +1014,7 @@ draw = random.Random(seed)
 def run(out):
     table = Table(x=x, names=list("uvwxyz"), y=(x[:, 0] > 0).long(), classes=("no", "yes"))
     audit(models, table, k=2, attack="none", radii="none", epsilons=(0.1,), chunk=4, measured=10,
-          effort=EnsembleBudget(rounds=1, starts=1, steps=1, points=1, moves=0, pairs=0), out=out)
+          budget=EnsembleBudget(rounds=1, starts=1, steps=1, points=1, moves=0, pairs=0), out=out)
 
 def child(out):
     pid = os.fork()

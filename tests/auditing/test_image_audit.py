@@ -64,7 +64,7 @@ class Alike(nn.Module):
 
 def test_the_reasons_of_pictures_are_audited() -> None:
     model, tolerance = net(), 0.2
-    found = audit(model, pictures(), k=4, tolerance=tolerance, effort=QUICK)
+    found = audit(model, pictures(), k=4, tolerance=tolerance, budget=QUICK)
     assert found.data.kind == "picture"
     assert found.settings.norm == "linf"
     assert len(found.data.features) == 20  # the channels of a pixel count together
@@ -99,7 +99,7 @@ def test_drawings_are_few_and_an_audit_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditing, "MOST_DRAWN", 2)
-    asked: dict[str, Any] = {"k": 4, "tolerance": 0.2, "effort": QUICK, "measured": 2, "chunk": 2}
+    asked: dict[str, Any] = {"k": 4, "tolerance": 0.2, "budget": QUICK, "measured": 2, "chunk": 2}
     whole = audit(net(), pictures(), out=tmp_path / "whole", **asked)
     drawn = [each for each in whole.decisions if each.drawing]
     assert len(drawn) == 2 < whole.counts["broken"]
@@ -133,7 +133,7 @@ def test_matrices_are_told_by_their_nodes_and_only_some_pieces_change() -> None:
         changed=(1,),
         nodes=("<A>", "B", "C", "D"),
     )
-    found = audit(Alike(), items, k=2, tolerance=0.5, effort=QUICK)
+    found = audit(Alike(), items, k=2, tolerance=0.5, budget=QUICK)
     assert found.data.features[0].name == "<A> \N{EN DASH} B"
     assert found.data.immutable == ("what is explained",)
     assert found.counts["broken"] > 0
@@ -151,7 +151,7 @@ def test_matrices_are_told_by_their_nodes_and_only_some_pieces_change() -> None:
 
 def test_single_grey_pictures_can_be_certified() -> None:
     items = ItemSource(x=shown(shape=(1, 3, 3)), bounds=(0.0, 1.0))
-    found = audit(net(9), items, k=2, tolerance=1e-4, effort=QUICK, measured=0)
+    found = audit(net(9), items, k=2, tolerance=1e-4, budget=QUICK, measured=0)
     assert found.counts["certified"] > 0
     assert not any("No certificate" in note for note in found.models[0].notes)
 
@@ -204,7 +204,7 @@ def test_the_test_part_of_a_collection_is_audited(pairs: bool) -> None:
     model: nn.Module = nn.Sequential(net(16), nn.Linear(3, 2))
     if pairs:
         model = Joined(Alike(), dataset.structure.inputs)
-    found = audit(model, dataset if pairs else dataset.split(0), tolerance=0.1, effort=QUICK)
+    found = audit(model, dataset if pairs else dataset.split(0), tolerance=0.1, budget=QUICK)
     assert found.settings.k == 4  # a quarter of the pixels
     assert found.data.rows == (16 if pairs else 8)
     assert found.decisions[0].id == ("16 and 23" if pairs else None)
@@ -224,13 +224,13 @@ def test_a_folder_of_pictures_is_audited_by_its_path(tmp_path: Path) -> None:
     assert source.length == 6
     assert source.classes == ("cat", "dog")
     assert usual_settings(source).tolerance == 0.02
-    assert audit(model, source, effort=QUICK, measured=0).data.name == "pets"
+    assert audit(model, source, budget=QUICK, measured=0).data.name == "pets"
     with pytest.raises(ValueError, match="no columns to speak of"):
         source_for(str(tmp_path / "pets"), loaded, DataSettings(target="kind"))
 
 
 def test_a_browser_shows_the_drawings(browser: Any, tmp_path: Path) -> None:
-    found = audit(net(), pictures(), k=14, tolerance=0.2, effort=QUICK, measured=0)
+    found = audit(net(), pictures(), k=14, tolerance=0.2, budget=QUICK, measured=0)
     (tmp_path / "audit.html").write_text(audit_html(found), encoding="utf-8")
     page = browser.new_page(viewport={"width": 390, "height": 800})
     problems: list[str] = []

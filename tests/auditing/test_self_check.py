@@ -32,7 +32,7 @@ from r2et.cli import main
 from refusals import refusal
 
 LIGHT = EnsembleBudget(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
-QUICK: dict[str, Any] = {"k": 2, "effort": LIGHT, "measured": 0}
+QUICK: dict[str, Any] = {"k": 2, "budget": LIGHT, "measured": 0}
 NAMES = [f"x{place}" for place in range(5)]
 
 NETWORK = """

@@ -138,17 +138,17 @@ def trained() -> tuple[StableClassifier, np.ndarray]:
 def test_an_estimator_refuses_a_false_slope(beside: Callable[..., Tensor]) -> None:
     model, X = copy.deepcopy(trained()[0]), trained()[1]
     model.model_ = Fake(beside, d=4).double()
-    assert "false gradient" in refusal(lambda: model.stability(X, effort=LITTLE))
+    assert "false gradient" in refusal(lambda: model.stability(X, budget=LITTLE))
 
 
 def test_an_estimator_tells_of_fixed_noise_and_of_nothing_else() -> None:
     model, X = copy.deepcopy(trained()[0]), trained()[1]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.stability(X, effort=LITTLE)
+        model.stability(X, budget=LITTLE)
     model.model_ = Fake(fixed_noise, d=4).double()
     with pytest.warns(UserWarning, match="fixed noise: The same weights are asked at 8"):
-        model.stability(X, effort=LITTLE)
+        model.stability(X, budget=LITTLE)
 
 
 TARGETS = {

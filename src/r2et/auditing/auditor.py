@@ -97,7 +97,7 @@ class Auditor:
         """How many pictures or networks one search takes at once; None: what an attack takes."""
         if self.columns.look is None:
             return None
-        return max(1, DRAWN_AT_ONCE // (max(self.settings.effort.starts, 1) * len(self.reach)))
+        return max(1, DRAWN_AT_ONCE // (max(self.settings.budget.starts, 1) * len(self.reach)))
 
     def _certified(self, clean: Explained) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Radius, that of the order, precision at each length and weakest pair, all proved."""
@@ -178,7 +178,7 @@ class Auditor:
             radii=settings.epsilons,
             explainer=self.explain,
             perturbation=self.region,
-            budget=settings.effort,
+            budget=settings.budget,
             pairs=PAIRS if plain else 0,
             walk=WALK if plain else 0,
             seed=settings.seed,

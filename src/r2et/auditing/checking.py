@@ -193,7 +193,7 @@ class SelfCheck:
             k=settings.k,
             explainer=auditor.explain,
             perturbation=auditor.region.at(radius),
-            budget=replace(settings.effort, rounds=1),
+            budget=replace(settings.budget, rounds=1),
             seed=settings.seed,
             rows_at_once=auditor.rows_at_once,
         ).x

@@ -20,7 +20,7 @@ from r2et.data.structure import ItemStructure
 
 SHOWN = 50  # reasons, where there are many features
 LENGTHS = (0.004, 0.01, 0.02)  # of the range of a picture: about 1, 2.5 and 5 of 255 levels
-EFFORT = EnsembleBudget(
+BUDGET = EnsembleBudget(
     rounds=1, starts=2, steps=20, points=4, moves=4, pairs=0, even=2, itself=True
 )
 MEASURED = 100  # decisions that get the measures that cost most
@@ -230,7 +230,7 @@ class ItemSource:
             tolerance=lengths[-1],
             epsilons=tuple(lengths),
             norm="linf",
-            effort=EFFORT,
+            budget=BUDGET,
             radii="none",
             measured=MEASURED,
             chunk=max(1, min(256, NUMBERS_AT_ONCE // self._inputs.size)),

@@ -18,10 +18,11 @@ RADII = ("auto", "all", "none")
 class AuditSettings:
     """What is asked of each decision.
 
-    `tolerance` is the length at which a verdict is given, `epsilons` those of the curves. `radii`
-    are sought for "all" decisions, for "none", where a certificate at each of `epsilons` must do,
-    or for those of tables up to 20,000 rows ("auto"). `measured` rows, the first ones, get the
-    measures that cost most: thickness, faithfulness, flippable predictions and exchange agreement.
+    `tolerance` is the length at which a verdict is given, `epsilons` those of the curves, `budget`
+    what the strong attack may spend at each. `radii` are sought for "all" decisions, for "none",
+    where a certificate at each of `epsilons` must do, or for those of tables up to 20,000 rows
+    ("auto"). `measured` rows, the first ones, get the measures that cost most: thickness,
+    faithfulness, flippable predictions and exchange agreement.
     `chunk` rows are audited at a time, and what is found out about them is kept: 256 unless given,
     2048 without an attack. `rows` leaves out all but the first ones. `checked` is the share of the
     decisions with a proof that are attacked inside their radii, those proved furthest first
@@ -36,7 +37,7 @@ class AuditSettings:
     explained: Quantity = "probability"
     project_one_hot: bool = False
     attack: str = "strong"
-    effort: EnsembleBudget = EnsembleBudget(rounds=2, starts=16, points=64, moves=24)  # noqa: RUF009 - frozen
+    budget: EnsembleBudget = EnsembleBudget(rounds=2, starts=16, points=64, moves=24)  # noqa: RUF009 - frozen
     radii: str = "auto"
     rows: int | None = None
     measured: int = 1000

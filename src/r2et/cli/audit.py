@@ -82,7 +82,7 @@ def audit_command(
         str, typer.Option(help="strong, or none: then nothing is looked for that breaks a reason.")
     ] = "strong",
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Effort of the strong attack, 2 unless given.")
+        int | None, typer.Option(min=1, help="Rounds of the strong attack, 2 unless given.")
     ] = None,
     radii: Annotated[
         str | None,
@@ -150,9 +150,9 @@ def audit_command(
     folder = faults.folder = out or Path("runs") / f"audit-{Path(data).stem}"
     with errors.status("reading the table"):
         source = source_for(data, models, settings)
-    effort = usual_settings(source).effort
+    budget = usual_settings(source).budget
     if rounds is not None:
-        effort = dataclasses.replace(effort, rounds=rounds)
+        budget = dataclasses.replace(budget, rounds=rounds)
     given = [f"{model}@{weights}" if weights else model, *(compare or ())]
     with going_on(), _stopping(dict(zip(named, given, strict=True))), bar(source.name) as show:
         found = audit(
@@ -163,7 +163,7 @@ def audit_command(
             epsilons=None if epsilons is None else _lengths(epsilons),
             norm=norm,  # type: ignore[arg-type]  # refused there if it is no norm
             attack=attack,
-            effort=effort,
+            budget=budget,
             radii=radii,
             project_one_hot=project_one_hot,
             rows=rows,
