@@ -15,7 +15,7 @@ from r2et.auditing.tables import Columns
 from r2et.certification.certificate import Certificate, certify
 from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import order, precision_at_k, ties, top_k_mask
-from r2et.explainers import Explainer, Gradient, input_gradient, logits_of, shaped
+from r2et.explainers import Explainer, Gradient, input_gradient, shaped
 from r2et.perturbations import PERTURBATIONS
 
 MANY = 20_000  # rows beyond which radii are not sought unless asked for
@@ -32,14 +32,12 @@ class Auditor:
     def __init__(self, subject: Subject, columns: Columns, settings: AuditSettings) -> None:
         self.subject, self.columns, self.settings = subject, columns, settings
         self.one_hot = columns.one_hot if settings.project_one_hot else None
-        weights = subject.model.parameters()
-        self.device = next((each.device for each in weights), torch.device("cpu"))
-        self.reach = columns.reach.to(self.device)
+        self.reach = columns.reach.to(subject.device)
         self.region = PERTURBATIONS[settings.norm](scale=self.reach, bounds=columns.bounds)
 
     def evidence(self, x: Tensor, costly: int) -> Evidence:
         """What there is to know about the decisions on x, costly measures of so many of them."""
-        settings, x = self.settings, x.to(self.device)
+        settings, x = self.settings, x.to(self.subject.device)
         clean = self.explained(x)
         certified, order_radius, kept, weakest = self._certified(clean)
         broken, attacked, by, worst = self._attacked(clean, certified)
@@ -66,12 +64,11 @@ class Auditor:
 
     def explained(self, x: Tensor, y: Tensor | None = None) -> Explained:
         """The inputs with what is to be said about class y, the predicted one unless given."""
-        model = self.subject.model
+        # As it is deployed: what it answers while slopes are taken is not asked.
+        logits = self.subject.logits(x)
+        y = logits.argmax(-1) if y is None else y
         with torch.no_grad():
-            # As it is deployed: what it answers while slopes are taken is not asked.
-            logits = logits_of(model, x)
-            y = logits.argmax(-1) if y is None else y
-            slopes = input_gradient(model, x, y, self.settings.explained)
+            slopes = input_gradient(self.subject.model, x, y, self.settings.explained)
             slopes = self._by_feature(project_one_hot(slopes, self.one_hot))
         return Explained(x=x, y=y, logits=logits, slopes=slopes, ranked=order(slopes.abs()))
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.certification.replay import RecordedModel
-from r2et.explainers import log_odds
+from r2et.explainers import log_odds, logits_of
 from r2et.preflight.kinds import Finding
 
 
@@ -24,6 +24,16 @@ class Subject:
     """What it runs, as it is deployed and in float64, None if no certificate can be given."""
     uncertified: str | None
     """Why none can."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next((each.device for each in self.model.parameters()), torch.device("cpu"))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What it answers for inputs, wherever they are: (B, C)."""
+        with torch.no_grad():
+            return logits_of(self.model, x.to(self.device))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

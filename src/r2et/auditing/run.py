@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from r2et import __version__
 from r2et.auditing import checking
@@ -37,7 +37,7 @@ from r2et.auditing.settings import AuditSettings
 from r2et.auditing.store import Store
 from r2et.auditing.subject import subject
 from r2et.auditing.summary import Tally, notes_of, preflight_of, quotas
-from r2et.auditing.tables import Chunk, Columns, Source
+from r2et.auditing.tables import Chunk, Source
 from r2et.core.files import clear_aside, held, write_text
 from r2et.core.limits import content_of
 
@@ -104,45 +104,36 @@ def _audited(
         few = total is not None and total <= MANY
         settings = replace(settings, radii="all" if few else "none")
     on_progress(Progress(done=0, total=total, what="looking at the model"))
-    subjects = [
-        subject(name, model, first.x, source.columns, settings, source.classes)
-        for name, model in models.items()
-    ]
-    _check_alike(subjects)
-    plan = _plan(subjects, source, first, settings, format)
+    run = _Run(
+        subjects=[
+            subject(name, model, first.x, source.columns, settings, source.classes)
+            for name, model in models.items()
+        ],
+        source=source,
+        first=first,
+        settings=settings,
+    )
     with held(folder):
         clear_aside(folder)
-        with closing(Store(folder, plan)) as store:
+        with closing(Store(folder, run.plan(format))) as store:
             if store.finished:
                 return _kept(folder, store.finished)
-            doubted = _doubted(subjects, source, first)
+            doubted = run.doubted()
             (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
-            work = [
-                (
-                    Auditor(each, source.columns, settings),
-                    Formatter(
-                        number=number,
-                        classes=each.classes,
-                        columns=source.columns,
-                        settings=settings,
-                    ),
-                )
-                for number, each in enumerate(subjects)
-            ]
             done = 0
             for number, chunk in enumerate(itertools.chain([first], chunks)):
                 _check_finite(chunk, source)
                 if number < len(store.digests):
                     _check_same(chunk, store.digests[number], folder)
                 else:
-                    _add(chunk, done, work, store, settings, source.name)
+                    run.add(chunk, done, store)
                 done += len(chunk.rows)
                 on_progress(Progress(done=done, total=total, what="auditing decisions"))
             on_progress(Progress(done=done, total=total, what="adding up"))
-            tallies = [Tally(settings, each.classes, source.subgroup_values) for each in subjects]
-            columns = table_columns(settings.epsilons, subjects[0].classes, [*first.subgroups[0]])
+            tallies = [Tally(settings, run.classes, source.subgroup_values) for _ in models]
+            columns = table_columns(settings.epsilons, run.classes, [*first.subgroups[0]])
             write_table(folder, format, columns, _tallied(store.decisions(), tallies))
-            found = _found(subjects, source, settings, store, tallies, doubted)
+            found = run.found(store, tallies, doubted)
             text = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False)
             write_text(folder / RECORD, text)
             store.finish(_sum_of(text.encode()))
@@ -191,15 +182,6 @@ def _check_finite(chunk: Chunk, source: Source) -> None:
         )
 
 
-def _check_alike(subjects: Sequence[Subject]) -> None:
-    for each in subjects[1:]:
-        if each.classes != subjects[0].classes:
-            raise ValueError(
-                f"models audited side by side answer for the same classes, but {each.name} has "
-                f"{len(each.classes)} and {subjects[0].name} {len(subjects[0].classes)}."
-            )
-
-
 def _check_same(chunk: Chunk, digest: str, folder: Path) -> None:
     if chunk.digest != digest:
         raise ValueError(
@@ -208,93 +190,146 @@ def _check_same(chunk: Chunk, digest: str, folder: Path) -> None:
         )
 
 
-def _plan(
-    subjects: Sequence[Subject],
-    source: Source,
-    first: Chunk,
-    settings: AuditSettings,
-    format: str,
-) -> dict[str, Any]:
-    """All that decides what an audit finds, to know its folder by."""
-    told = {**asdict(settings), "format": format, "columns": source.columns.digest}
-    return {
-        "schema": SCHEMA,
-        "version": __version__,
-        "model": {each.name: each.digest for each in subjects},
-        # The first rows show labels, names and subgroups as well, which a file's digest does not.
-        "data": [source.digest, first.digest, *subjects[0].classes],
-        "settings": json.loads(json.dumps(told)),
-        "answers": {each.name: _answers(each, first) for each in subjects},
-    }
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Run:
+    """One audit: its models made ready, its rows, the first of them, and what is asked."""
 
+    subjects: Sequence[Subject]
+    source: Source
+    first: Chunk
+    settings: AuditSettings
 
-def _doubted(subjects: Sequence[Subject], source: Source, first: Chunk) -> list[list[str]]:
-    """For each model what should make a reader doubt its audit."""
-    if source.columns.look is not None:
-        return [[] for _ in subjects]
-    seen = sample_of(source, first, subjects[0].classes)
-    of_table = doubts(seen, source.columns, source.target)
-    assumed = isinstance(source, CsvTable) and source.assumed
-    return [
-        [*of_table, *doubts_of_order(seen, source.columns, _scores(each), assumed)]
-        for each in subjects
-    ]
+    def __post_init__(self) -> None:
+        """Refuse models that do not answer for the same classes."""
+        for each in self.subjects:
+            if each.classes != self.classes:
+                raise ValueError(
+                    f"models audited side by side answer for the same classes, but {each.name} has "
+                    f"{len(each.classes)} and {self.subjects[0].name} {len(self.classes)}."
+                )
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Those that all models answer for."""
+        return self.subjects[0].classes
 
-def _scores(each: Subject) -> Callable[[Tensor], Tensor]:
-    """The logits of a model, wherever it computes."""
-    device = next((part.device for part in each.model.parameters()), torch.device("cpu"))
+    @property
+    def most_told(self) -> int:
+        """How many decisions are told in full."""
+        plain = self.source.columns.look is None
+        return MOST_TOLD if plain else min(MOST_TOLD, MOST_REASONS // self.settings.k)
 
-    def scores(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = each.model(x.to(device))
-        return logits
+    def plan(self, format: str) -> dict[str, Any]:
+        """All that decides what an audit finds, to know its folder by."""
+        columns = self.source.columns.digest
+        settings = {**asdict(self.settings), "format": format, "columns": columns}
+        return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "model": {each.name: each.digest for each in self.subjects},
+            # The first rows show labels, names and subgroups, too, which a file's digest does not.
+            "data": [self.source.digest, self.first.digest, *self.classes],
+            "settings": json.loads(json.dumps(settings)),
+            "answers": {each.name: self._answers(each) for each in self.subjects},
+        }
 
-    return scores
+    def _answers(self, each: Subject) -> str:
+        """Twelve hexadecimal digits of a model's answers: code can change where no weight does."""
+        logits = each.logits(self.first.x[:ANSWERS]).flatten().tolist()
+        # Fewer digits than differ between machines.
+        digits = " ".join(f"{value:.5e}" for value in logits)
+        return hashlib.sha256(digits.encode()).hexdigest()[:12]
 
+    def doubted(self) -> list[list[str]]:
+        """For each model what should make a reader doubt its audit."""
+        source = self.source
+        if source.columns.look is not None:
+            return [[] for _ in self.subjects]
+        seen = sample_of(source, self.first, self.classes)
+        of_table = doubts(seen, source.columns, source.target)
+        assumed = isinstance(source, CsvTable) and source.assumed
+        return [
+            [*of_table, *doubts_of_order(seen, source.columns, each.logits, assumed)]
+            for each in self.subjects
+        ]
 
-def _answers(each: Subject, first: Chunk) -> str:
-    """Twelve hexadecimal digits of a model's answers: code can change where no weight does."""
-    logits = _scores(each)(first.x[:ANSWERS]).flatten().tolist()
-    # Fewer digits than differ between machines.
-    told = " ".join(f"{value:.5e}" for value in logits)
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    @cached_property
+    def work(self) -> list[tuple[Auditor, Formatter]]:
+        """Who finds out about the decisions of each model, and who puts it into words."""
+        columns, settings = self.source.columns, self.settings
+        return [
+            (
+                Auditor(each, columns, settings),
+                Formatter(number=i, classes=self.classes, columns=columns, settings=settings),
+            )
+            for i, each in enumerate(self.subjects)
+        ]
 
+    def add(self, chunk: Chunk, done: int, store: Store) -> None:
+        """Audit the rows of a chunk by all models and keep what was found."""
+        costly = max(0, min(len(chunk.rows), self.settings.measured - done))
+        look, share = self.source.columns.look, len(self.work)
+        found = []
+        so_far = store.in_full.copy()
+        for auditor, formatter in self.work:
+            evidence = auditor.evidence(chunk.x, costly)
+            try:
+                checked = check(auditor, evidence, chunk, self.source.name, first=done == 0)
+            except Contradiction as contradiction:
+                raise contradiction.kept_in(store.folder) from None
+            for i, decision in enumerate(formatter.decisions(chunk, evidence, checked)):
+                key = (decision.model, decision.verdict)
+                in_full = so_far[key] < self.most_told // share
+                if in_full:
+                    few = so_far[key] < MOST_DRAWN // share
+                    to_draw = few and decision.verdict == "broken" and look is not None
+                    decision = formatter.in_full(decision, evidence, i, to_draw=to_draw)
+                so_far[key] += in_full
+                found.append((decision, in_full))
+        store.add(chunk.digest, found)
 
-def _add(
-    chunk: Chunk,
-    done: int,
-    work: Sequence[tuple[Auditor, Formatter]],
-    store: Store,
-    settings: AuditSettings,
-    where: str,
-) -> None:
-    """Audit the rows of a chunk by all models and keep what was found."""
-    measured = max(0, min(len(chunk.rows), settings.measured - done))
-    found = []
-    so_far = store.in_full.copy()
-    for auditor, formatter in work:
-        evidence = auditor.evidence(chunk.x, measured)
-        try:
-            checked = check(auditor, evidence, chunk, where, first=done == 0)
-        except Contradiction as contradiction:
-            raise contradiction.kept_in(store.folder) from None
-        look = formatter.columns.look
-        for i, decision in enumerate(formatter.decisions(chunk, evidence, checked)):
-            key = (decision.model, decision.verdict)
-            in_full = so_far[key] < _most_told(formatter.columns, settings) // len(work)
-            if in_full:
-                few = so_far[key] < MOST_DRAWN // len(work)
-                to_draw = few and decision.verdict == "broken" and look is not None
-                decision = formatter.in_full(decision, evidence, i, to_draw=to_draw)
-            so_far[key] += in_full
-            found.append((decision, in_full))
-    store.add(chunk.digest, found)
-
-
-def _most_told(columns: Columns, settings: AuditSettings) -> int:
-    """How many decisions are told in full."""
-    return MOST_TOLD if columns.look is None else min(MOST_TOLD, MOST_REASONS // settings.k)
+    def found(
+        self, store: Store, tallies: Sequence[Tally], doubted: Sequence[Sequence[str]]
+    ) -> Audit:
+        """What the decisions that were kept and tallied amount to."""
+        source, settings, columns = self.source, self.settings, self.source.columns
+        rows = sum(tallies[0].counts.values())
+        joined = hashlib.sha256("".join(store.digests).encode()).hexdigest()[:12]
+        canonical = json.dumps(store.plan["settings"], sort_keys=True)
+        return Audit(
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            version=__version__,
+            hashes=Hashes(
+                model=store.plan["model"],
+                data=source.digest or joined,
+                settings=hashlib.sha256(canonical.encode()).hexdigest()[:12],
+            ),
+            settings=settings,
+            data=AuditedData(
+                name=source.name,
+                rows=rows,
+                features=tuple(
+                    AuditedFeature(
+                        name=feature.name, unit=feature.unit, group=feature.group, immutable=still
+                    )
+                    for feature, still in zip(columns.features, columns.still, strict=True)
+                ),
+                classes=self.classes,
+                target=source.target,
+                kind=None if columns.look is None else columns.look.kind,
+                immutable=tuple(columns.immutable),
+                unit_of_eps=columns.unit_of_eps,
+            ),
+            models=tuple(
+                tally.summary(
+                    each.name,
+                    [preflight_of(*finding) for finding in each.findings],
+                    [*doubts, *notes_of(each, tally, source, settings, rows, MOST_DRAWN)],
+                )
+                for each, tally, doubts in zip(self.subjects, tallies, doubted, strict=True)
+            ),
+            decisions=tuple(_chosen(store, tallies, self.most_told)),
+        )
 
 
 def _tallied(decisions: Iterable[Decision], tallies: Sequence[Tally]) -> Iterator[Decision]:
@@ -302,54 +337,6 @@ def _tallied(decisions: Iterable[Decision], tallies: Sequence[Tally]) -> Iterato
     for decision in decisions:
         tallies[decision.model].add(decision)
         yield decision
-
-
-def _found(
-    subjects: Sequence[Subject],
-    source: Source,
-    settings: AuditSettings,
-    store: Store,
-    tallies: Sequence[Tally],
-    doubted: Sequence[Sequence[str]],
-) -> Audit:
-    """What the decisions that were kept and tallied amount to."""
-    classes, columns, rows = subjects[0].classes, source.columns, sum(tallies[0].counts.values())
-    joined = hashlib.sha256("".join(store.digests).encode()).hexdigest()[:12]
-    canonical = json.dumps(store.plan["settings"], sort_keys=True)
-    return Audit(
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        version=__version__,
-        hashes=Hashes(
-            model=store.plan["model"],
-            data=source.digest or joined,
-            settings=hashlib.sha256(canonical.encode()).hexdigest()[:12],
-        ),
-        settings=settings,
-        data=AuditedData(
-            name=source.name,
-            rows=rows,
-            features=tuple(
-                AuditedFeature(
-                    name=feature.name, unit=feature.unit, group=feature.group, immutable=still
-                )
-                for feature, still in zip(columns.features, columns.still, strict=True)
-            ),
-            classes=classes,
-            target=source.target,
-            kind=None if columns.look is None else columns.look.kind,
-            immutable=tuple(columns.immutable),
-            unit_of_eps=columns.unit_of_eps,
-        ),
-        models=tuple(
-            tally.summary(
-                each.name,
-                [preflight_of(*finding) for finding in each.findings],
-                [*doubts, *notes_of(each, tally, source, settings, rows, MOST_DRAWN)],
-            )
-            for each, tally, doubts in zip(subjects, tallies, doubted, strict=True)
-        ),
-        decisions=tuple(_chosen(store, tallies, _most_told(columns, settings))),
-    )
 
 
 def _chosen(store: Store, tallies: Sequence[Tally], most: int) -> list[Decision]:
