@@ -19,7 +19,6 @@ from r2et.cli.common import (
     Weights,
     check_place,
     check_there,
-    dataset_of,
     errors,
 )
 
@@ -131,6 +130,7 @@ def attack_command(
     check_there(data, "file")
     check_there(model, "model file")
     from r2et.core.files import write_text
+    from r2et.data import open_dataset
     from r2et.experiments.attack_records import AttackRunSettings
     from r2et.experiments.attack_run import (
         attack_model,
@@ -157,7 +157,7 @@ def attack_command(
         seconds=seconds,
         seed=seed,
     )
-    dataset = dataset_of(data, target, drop, category)
+    dataset = open_dataset(data, target=target, drop=drop or (), categories=category or ())
     check_request(settings, dataset)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     with errors.status("preparing the model" if model else "training an ordinary network"):

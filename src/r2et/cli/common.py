@@ -1,4 +1,4 @@
-"""What the commands share: how one ends, its progress, options that several have, data by name."""
+"""What the commands share: how one ends, its progress, options that several have."""
 
 import os
 import platform
@@ -8,21 +8,18 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
+from typing import Annotated, NoReturn, Protocol
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from r2et import __version__
-
-if TYPE_CHECKING:
-    from r2et.data.dataset import Dataset
 
 errors = Console(stderr=True)
 
@@ -129,49 +126,7 @@ def check_place(path: Path | None) -> None:
         raise ValueError(f"cannot write {path}: give a file in a folder you can write to.")
 
 
-def processes() -> int:
-    """How many processes side by side: one for each core, or one for a graphics card."""
-    import torch
-
-    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
-
-
-# --- data ---------------------------------------------------------------------------------------
-
-
-def dataset_of(
-    data: str,
-    target: str | None,
-    drop: Sequence[str] | None,
-    categories: Sequence[str] | None,
-    size: str | None = None,
-) -> "Dataset":
-    """A data set by its name, or the user's own CSV file, folder of pictures or networks."""
-    path = Path(data)
-    if target is None and path.suffix == ".csv":
-        raise ValueError(f"name the column of {data} to be predicted: --target COLUMN.")
-    check_there(data, "file")
-    from r2et.core.naming import nearest
-    from r2et.data.builtin import DATASETS, load, read_items
-    from r2et.data.frames import read_csv
-
-    if data in DATASETS:
-        return load(data)
-    if (items := read_items(path, _size(size))) is not None:
-        return items
-    if target is not None:
-        return read_csv(
-            data, target=target, name=path.stem, drop=drop or (), categories=categories or ()
-        )
-    if path.suffix or path.exists():
-        raise ValueError(f"name the column of {data} to be predicted: --target COLUMN.")
-    raise ValueError(
-        f"unknown data set {data!r}: {nearest(data, DATASETS)} "
-        "For a CSV file give its path and --target."
-    )
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
+def size_of(text: str | None) -> tuple[int, int] | None:
     """Height and width of "64x48", or of "64" both."""
     if text is None:
         return None
@@ -179,6 +134,13 @@ def _size(text: str | None) -> tuple[int, int] | None:
     if len(numbers) not in (1, 2) or not all(each.isdigit() and int(each) for each in numbers):
         raise ValueError(f"a size is written HEIGHTxWIDTH, such as 64x48, got {text!r}.")
     return int(numbers[0]), int(numbers[-1])
+
+
+def processes() -> int:
+    """How many processes side by side: one for each core, or one for a graphics card."""
+    import torch
+
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
 # --- what was measured --------------------------------------------------------------------------

@@ -19,12 +19,13 @@ from r2et.cli.common import (
     Seeds,
     Target,
     bar,
+    check_there,
     command_given,
-    dataset_of,
     faults,
     going_on,
     processes,
     rows_of,
+    size_of,
 )
 
 if TYPE_CHECKING:
@@ -90,11 +91,19 @@ def run_command(
 
         r2et run loans.csv --target default --drop customer_id -k 5 --json
     """
-    dataset = dataset_of(data, target, drop, category, size)
+    check_there(data, "file")
     from r2et.core.ranking import check_k
+    from r2et.data import open_dataset
     from r2et.experiments.config import load_recipe, recipe_for
     from r2et.experiments.execution import run
 
+    dataset = open_dataset(
+        data,
+        target=target,
+        drop=drop or (),
+        categories=category or (),
+        size=size_of(size),
+    )
     plan = load_recipe(recipe or recipe_for(dataset), dataset.name)
     if k is not None:
         evaluation = dataclasses.replace(plan.evaluation, k=k)

@@ -1,6 +1,6 @@
 """Data: the sets known by name, the user's own tables and pictures, and how they are divided.
 
-`from_frame` and `read_csv` bring pandas with them, and are imported when they are asked for.
+`from_frame`, `read_csv` and `open_dataset` bring pandas with them, and are imported when asked for.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from r2et.data.structure import ItemStructure, TableStructure
 
 if TYPE_CHECKING:
     from r2et.data.frames import from_frame, read_csv
+    from r2et.data.opening import open_dataset
 
 __all__ = [
     "DATASETS",
@@ -28,6 +29,7 @@ __all__ = [
     "TableStructure",
     "from_frame",
     "load",
+    "open_dataset",
     "read_csv",
     "read_folder",
     "read_graphs",
@@ -42,4 +44,8 @@ def __getattr__(name: str) -> Any:
         from r2et.data import frames
 
         return getattr(frames, name)
+    if name == "open_dataset":
+        from r2et.data.opening import open_dataset
+
+        return open_dataset
     raise AttributeError(f"module 'r2et.data' has no attribute {name!r}")
