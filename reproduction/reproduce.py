@@ -6,12 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from r2et.attacks.comparison import HandlingPoint, compare_handling
+from r2et.attacks.pgd import WalkBudget
+from r2et.core.exact import exact_copy
 from r2et.core.files import read_rows
 from r2et.core.naming import nearest
 from r2et.core.settings import changed
 from r2et.data.builtin import load as load_embedded
-from r2et.data.dataset import Dataset
+from r2et.data.dataset import Dataset, Split
 from r2et.data.roots import MissingDataError
+from r2et.evaluation.evaluate import task_of
+from r2et.evaluation.protocol import DTYPES
 from r2et.evaluation.results import (
     MEASURES,
     Profile,
@@ -23,7 +30,7 @@ from r2et.evaluation.results import (
     result_from,
 )
 from r2et.experiments.attack_records import AttackRunSettings
-from r2et.experiments.attack_run import compared_by, compared_handling
+from r2et.experiments.attack_run import compared_handling
 from r2et.experiments.config import Recipe, load_recipe
 from r2et.experiments.execution import OnProgress, Plan, Progress, sweep, unit_of
 from r2et.experiments.runner import (
@@ -31,9 +38,11 @@ from r2et.experiments.runner import (
     code_digest,
     controls,
     fingerprint,
+    measured_explanation,
     row_key,
 )
 from r2et.experiments.tables import VANILLA
+from r2et.explainers import predicted
 from r2et.methods import METHODS
 from r2et.training.checkpoint import load as load_model
 from reproduction.figure_numbers import facing_of
@@ -47,6 +56,7 @@ from reproduction.targets import (
 )
 
 HANDLERS_EXAMPLES = 300
+STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that constraint handling is compared at
 FIGURES_FROM = "paper"  # the recipe whose series are drawn
 KEPT_MEASURES = {
     key
@@ -258,6 +268,27 @@ def split_by(recipe: Recipe, setting: str) -> list[Recipe]:
         )
         for value in values
     ]
+
+
+def compared_by(
+    model: nn.Module, split: Split, recipe: Recipe, examples: int
+) -> list[HandlingPoint]:
+    """Every way to keep predictions at several step sizes, in the perturbation set of a recipe."""
+    evaluation = recipe.evaluation
+    task = task_of(split, evaluation, measured_explanation(split.dataset, recipe))
+    model = exact_copy(model, DTYPES[evaluation.dtype])
+    x = split.test.x[: min(examples, evaluation.examples)].to(DTYPES[evaluation.dtype])
+    return compare_handling(
+        model,
+        x,
+        predicted(model, x),
+        k=evaluation.k,
+        explainer=task.explain,
+        perturbation=task.perturbation,
+        budget=WalkBudget(steps=evaluation.er.steps, record_every=evaluation.record_every),
+        step_sizes=[share * evaluation.er.radius for share in STEP_SHARES],
+        outputs=task.outputs,
+    )
 
 
 def handlers_row(

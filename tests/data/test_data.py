@@ -422,7 +422,6 @@ def test_the_digest_follows_values_and_names() -> None:
 
 
 def test_groups() -> None:
-    assert tiny().table.groups == (0, 1, 2, 3, 3)
     assert tiny().group_names == ("number", "gappy", "b", "c")
 
 

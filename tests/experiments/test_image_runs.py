@@ -22,7 +22,6 @@ from r2et.evaluation.protocol import (
     EvaluationSettings,
     Walk,
 )
-from r2et.experiments.attack_run import compared_by
 from r2et.experiments.config import Recipe, load_recipe, recipe_from
 from r2et.experiments.execution import sweep
 from r2et.experiments.runner import linear_control, network_plan
@@ -33,6 +32,7 @@ from r2et.models.siamese import Siamese
 from r2et.training.checkpoint import from_bytes
 from refusals import refusal
 from reproduction.papers import paper_table
+from reproduction.reproduce import compared_by
 from reproduction.targets import EVERY, TARGETS
 
 NODES = 6

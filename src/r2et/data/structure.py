@@ -55,12 +55,6 @@ class TableStructure:
         return tuple(dict.fromkeys(feature.group for feature in self.features))
 
     @property
-    def groups(self) -> tuple[int, ...]:
-        """For each column, the place of its group in `group_names`."""
-        places = {group: place for place, group in enumerate(self.group_names)}
-        return tuple(places[feature.group] for feature in self.features)
-
-    @property
     def one_hot(self) -> tuple[Columns, ...]:
         """The column numbers of each one-hot group."""
         return one_hot(self.features)

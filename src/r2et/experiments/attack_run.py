@@ -25,10 +25,10 @@ from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
 from r2et.evaluation.decisions import Change, Reason, changes, reasons
 from r2et.evaluation.evaluate import actionable_of, task_of
-from r2et.evaluation.protocol import DTYPES, EvaluationSettings
+from r2et.evaluation.protocol import EvaluationSettings
 from r2et.experiments.attack_records import ACTIONABLE, AttackRun, AttackRunSettings
-from r2et.experiments.config import Recipe, load_recipe, recipe_for
-from r2et.experiments.runner import fitted, measured_explanation
+from r2et.experiments.config import load_recipe, recipe_for
+from r2et.experiments.runner import fitted
 from r2et.explainers import (
     EXPLAINERS,
     Explainer,
@@ -50,7 +50,6 @@ from r2et.theory.complexity import estimated_constants, iteration_bound
 
 WIDE = EnsembleBudget(rounds=2, starts=2, steps=30, points=8, moves=8, pairs=0, even=2, itself=True)
 """The effort on explanations of many features, where random goals spread too thin."""
-STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that constraint handling is compared at
 BESIDE = 0.1  # how far from a picture its network is looked at
 DRAWS = 5  # explanations with fresh noise over which P@k is averaged
 
@@ -311,27 +310,6 @@ def compared_handling(
         explainer=explainer_of(settings, split),
         perturbation=perturbation_of(settings, split).at(max(settings.epsilons)),
         seed=settings.seed,
-    )
-
-
-def compared_by(
-    model: nn.Module, split: Split, recipe: Recipe, examples: int
-) -> list[HandlingPoint]:
-    """Every way to keep predictions at several step sizes, in the perturbation set of a recipe."""
-    evaluation = recipe.evaluation
-    task = task_of(split, evaluation, measured_explanation(split.dataset, recipe))
-    model = exact_copy(model, DTYPES[evaluation.dtype])
-    x = split.test.x[: min(examples, evaluation.examples)].to(DTYPES[evaluation.dtype])
-    return compare_handling(
-        model,
-        x,
-        predicted(model, x),
-        k=evaluation.k,
-        explainer=task.explain,
-        perturbation=task.perturbation,
-        budget=WalkBudget(steps=evaluation.er.steps, record_every=evaluation.record_every),
-        step_sizes=[share * evaluation.er.radius for share in STEP_SHARES],
-        outputs=task.outputs,
     )
 
 
