@@ -26,10 +26,11 @@ from r2et.metrics.sensitivity import off_data_share
 from r2et.models import MODELS
 from r2et.models.additive import AdditiveNet, OneFeatureUnits
 from r2et.models.smoothing import SoftLeaky, softened, with_softplus
+from r2et.models.stack import by_network, in_turn, stacked
 from r2et.training.checkpoint import load, save
 from r2et.training.objective import Objective
 from r2et.training.settings import FitSettings
-from r2et.training.stacked import by_network, fit_grid, in_turn, stacked
+from r2et.training.stacked import fit_grid
 from r2et.training.trainer import fit
 from refusals import refusal
 

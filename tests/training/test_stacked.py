@@ -24,17 +24,10 @@ from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.smoothing import softened
+from r2et.models.stack import StackedLinear, by_network, in_turn, stacked
 from r2et.training.objective import Objective
 from r2et.training.settings import EpochRecord, FitSettings
-from r2et.training.stacked import (
-    NUMBERS_AT_ONCE,
-    StackedLinear,
-    Trained,
-    by_network,
-    fit_grid,
-    in_turn,
-    stacked,
-)
+from r2et.training.stacked import NUMBERS_AT_ONCE, Trained, fit_grid
 from r2et.training.trainer import fit, keeps_ranking
 from refusals import refusal
 

@@ -36,10 +36,11 @@ from r2et.metrics.statistics import auc
 from r2et.models import MODELS, build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
+from r2et.models.stack import by_network, in_turn, stacked
 from r2et.perturbations import one_of
 from r2et.training.checkpoint import from_bytes, to_bytes
 from r2et.training.settings import Candidate, FitSettings
-from r2et.training.stacked import Trained, by_network, fit_grid, in_turn, stacked
+from r2et.training.stacked import Trained, fit_grid
 from r2et.training.trainer import fit, keeps_ranking
 
 LINEAR = "linear"
