@@ -600,11 +600,11 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         about = {
             "format": FORMAT,
-            "parameters": {name: _told(name, each) for name, each in self.get_params().items()},
-            "plan": {**self._plan, "settings": _told("method_settings", self._plan["settings"])},
-            "columns": self.schema_.told(),
+            "parameters": {name: _to_json(name, each) for name, each in self.get_params().items()},
+            "plan": {**self._plan, "settings": _to_json("method_settings", self._plan["settings"])},
+            "columns": self.schema_.to_json(),
             "named": hasattr(self, "feature_names_in_"),
-            "classes": _told("classes_", self.classes_.tolist()),
+            "classes": _to_json("classes_", self.classes_.tolist()),
             "kind": self.classes_.dtype.str,
             "n_iter": self.n_iter_,
         }
@@ -637,10 +637,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _restored(
         cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: str | Path
     ) -> Self:
-        found = cls(**{name: _untold(each) for name, each in about["parameters"].items()})
-        found._plan = {**about["plan"], "settings": _untold(about["plan"]["settings"])}
-        found.schema_ = Schema.from_told(about["columns"])
-        classes, kind = _untold(about["classes"]), np.dtype(about["kind"])
+        found = cls(**{name: _from_json(each) for name, each in about["parameters"].items()})
+        found._plan = {**about["plan"], "settings": _from_json(about["plan"]["settings"])}
+        found.schema_ = Schema.from_json(about["columns"])
+        classes, kind = _from_json(about["classes"]), np.dtype(about["kind"])
         check_bytes(len(classes) * kind.itemsize, f"the classes of {path}")
         found.classes_ = np.array(classes, dtype=kind)
         found.k_, found.n_iter_ = found._plan["k"], about["n_iter"]
@@ -703,29 +703,30 @@ def _array(values: Tensor) -> Floats:
     return found
 
 
-def _told(name: str, value: Any) -> Any:
+def _to_json(name: str, value: Any) -> Any:
     """A parameter as JSON can hold it."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {"mapping": [[_told(name, key), _told(name, each)] for key, each in value.items()]}
+        pairs = value.items()
+        return {"mapping": [[_to_json(name, key), _to_json(name, each)] for key, each in pairs]}
     if isinstance(value, tuple):
-        return {"tuple": [_told(name, each) for each in value]}
+        return {"tuple": [_to_json(name, each) for each in value]}
     if isinstance(value, list | np.ndarray):
-        return [_told(name, each) for each in value]
+        return [_to_json(name, each) for each in value]
     raise ValueError(
         f"{name} cannot be saved, since it holds {value!r}: set it to numbers or words first."
     )
 
 
-def _untold(value: Any) -> Any:
-    """The parameter that `_told` was given."""
+def _from_json(value: Any) -> Any:
+    """The parameter that `_to_json` was given."""
     if isinstance(value, list):
-        return [_untold(each) for each in value]
+        return [_from_json(each) for each in value]
     if isinstance(value, Mapping):
         if "tuple" in value:
-            return tuple(_untold(each) for each in value["tuple"])
-        return {_untold(key): _untold(each) for key, each in value["mapping"]}
+            return tuple(_from_json(each) for each in value["tuple"])
+        return {_from_json(key): _from_json(each) for key, each in value["mapping"]}
     return value

@@ -1183,7 +1183,7 @@ def test_another_version_or_model_does_not_go_on(
 def test_of_many_decisions_the_first_of_each_verdict_are_told(
     cancer_net: nn.Sequential, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules["r2et.auditing.run"], "MOST_TOLD", 12)
+    monkeypatch.setattr(sys.modules["r2et.auditing.run"], "MOST_IN_FULL", 12)
     quick: dict[str, Any] = {"attack": "none", "radii": "none", "epsilons": (0.1,), "measured": 0}
     found = audit(cancer_net, cancer_table(80), k=5, chunk=16, out=tmp_path, **quick)
     told, counts = found.decisions, found.counts

@@ -192,9 +192,9 @@ def test_features_of_one_name_are_refused() -> None:
 
 def test_a_schema_is_made_again_from_what_is_told_of_it() -> None:
     schema = schema_of(TABLE)
-    assert Schema.from_told(json.loads(json.dumps(schema.told()))) == schema
+    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
     # As the first edition told it.
     numbers = {"fill": 30.0, "low": 20.0, "width": 40.0, "marked": True, "curved": True}
     words = {"labels": ["False", "True"], "shares": [0.5, 0.5]}
-    old = Schema.from_told([{"name": "age", **numbers}, {"name": "owner", **words}])
+    old = Schema.from_json([{"name": "age", **numbers}, {"name": "owner", **words}])
     assert old.attributes == (schema.attributes[0], schema.attributes[2])

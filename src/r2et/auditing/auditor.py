@@ -84,7 +84,7 @@ class Auditor:
     def explain(self) -> Explainer:
         """How decisions are explained while they are attacked."""
         explain = Gradient(of=self.settings.explained, one_hot=self.one_hot)
-        if self.columns.look is None:
+        if self.columns.tabular:
             return explain
         together = max(LEAST_TOGETHER, 2 * DRAWN_AT_ONCE // len(self.reach))
         return replace(explain, groups=self.columns.counts or None, rows_at_once=together)
@@ -92,7 +92,7 @@ class Auditor:
     @property
     def rows_at_once(self) -> int | None:
         """How many pictures or networks one search takes at once; None: what an attack takes."""
-        if self.columns.look is None:
+        if self.columns.tabular:
             return None
         return max(1, DRAWN_AT_ONCE // (max(self.settings.budget.starts, 1) * len(self.reach)))
 
@@ -166,7 +166,7 @@ class Auditor:
         if not len(rows):
             return broken, left, clean, clean
         # Of many features single pairs are too few, and walks along the border too long.
-        plain = self.columns.look is None
+        plain = self.columns.tabular
         curve = attack_curve(
             self.subject.model,
             clean.x[rows],

@@ -201,7 +201,7 @@ class SelfCheck:
     def _points(self, x: Tensor, lengths: Tensor) -> list[Tensor]:
         """Random inputs within lengths of their own, on the border and in corners: (b, d) each."""
         auditor, chunk = self.auditor, self.chunk
-        count = POINTS if auditor.columns.look is None else POINTS // 8
+        count = POINTS if auditor.columns.tabular else POINTS // 8
         draw = stream(auditor.settings.seed, "check points", str(chunk.rows[0]))
         unit = auditor.region.at(1.0)
         inner, outer, corners = unit.offsets(x[0], count, draw).tensor_split(

@@ -21,8 +21,8 @@ from r2et.auditing.encoding import (
     ADVICE,
     columns_of,
     lengths_of,
+    other_columns,
     surveyed_names,
-    told_names,
     wishes_of,
 )
 from r2et.core.limits import content_of
@@ -97,11 +97,11 @@ def _transformed(
     steps: Pipeline, frame: pd.DataFrame, settings: DataSettings
 ) -> tuple[FrameReader, tuple[str, ...], Scale | None]:
     """The table after the steps of a pipeline, the names of its inputs, and the way back."""
-    told = told_names(settings)
-    for name in told:
+    others = other_columns(settings)
+    for name in others:
         if name not in frame.columns:
             raise ValueError(f"the table has no column {name!r}: {nearest(name, frame.columns)}")
-    wanted = getattr(steps, "feature_names_in_", [n for n in frame.columns if str(n) not in told])
+    wanted = getattr(steps, "feature_names_in_", [n for n in frame.columns if str(n) not in others])
     if missing := [name for name in wanted if name not in frame.columns]:
         raise ValueError(
             f"the pipeline takes a column {missing[0]!r}, which the table lacks: "
@@ -111,7 +111,7 @@ def _transformed(
     values = made.to_numpy() if hasattr(made, "to_numpy") else np.asarray(made)
     names = tuple(str(name) for name in steps.get_feature_names_out())
     both = pd.DataFrame(values, columns=list(names))
-    for name in told:
+    for name in others:
         both[name] = frame[name].to_numpy()
     return FrameReader(frame=both), names, _way_back(steps, values)
 
@@ -170,15 +170,15 @@ def _table(
             for each in taught
         )
     )
-    told = schema if undo is None else _undone(schema, undo)
-    lengths = lengths_of(told, surveys, replace(settings, eps="scaled"), IN_TRAINING)
+    shown = schema if undo is None else _undone(schema, undo)
+    lengths = lengths_of(shown, surveys, replace(settings, eps="scaled"), IN_TRAINING)
     inputs = [surveys[name] for name in names]
     classes = tuple(word_in(str(each)) for each in classifier.classes_.tolist())
     return CsvTable(
         reader=reader,
         settings=replace(settings, classes=classes),
         schema=schema,
-        columns=columns_of(told, settings, lengths),
+        columns=columns_of(shown, settings, lengths),
         surveys={name: surveys[name] for name in surveyed_names(settings)},
         read_notes=(*written_notes(inputs), *_unseen(schema, surveys)),
         length=inputs[0].rows,
@@ -217,7 +217,7 @@ def _check_settings(reader: Reader, names: Sequence[str], settings: DataSettings
             "columns and the classifier name different inputs: "
             f"{difference(names, settings.columns)}; leave columns out."
         )
-    other = {*told_names(settings), *settings.drop}
+    other = {*other_columns(settings), *settings.drop}
     given = [name for name in reader.names if name in names or name not in other]
     if set(given) != set(names):
         raise ValueError(

@@ -30,16 +30,16 @@ def named_columns(model: object) -> Names | None:
 def columns_in(path: Path) -> Names | None:
     """The columns that the head of a safetensors file names, None if it names none."""
     with safe_open(path, framework="pt") as file:
-        told = (file.metadata() or {}).get(NOTE)
-    if told is None:
+        note = (file.metadata() or {}).get(NOTE)
+    if note is None:
         return None
     try:
-        found = json.loads(told)
+        found = json.loads(note)
     except ValueError:
         found = None
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise ValueError(
-            f"{path} says {told[:80]!r} of its columns: expected a JSON list of their names."
+            f"{path} says {note[:80]!r} of its columns: expected a JSON list of their names."
         )
     return tuple(found)
 
@@ -73,10 +73,10 @@ def difference(wanted: Sequence[str], given: Sequence[str]) -> str:
     if not missing and not extra:
         at = next(i for i, pair in enumerate(zip(wanted, given, strict=True)) if len({*pair}) > 1)
         return f"the same in another order, {given[at]!r} in the place of {wanted[at]!r}"
-    told = [(missing, "missing"), (extra, "too many")]
+    faults = [(missing, "missing"), (extra, "too many")]
     return ", ".join(
         f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {what}"
-        for names, what in told
+        for names, what in faults
         if names
     )
 

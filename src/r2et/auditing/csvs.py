@@ -16,10 +16,10 @@ from r2et.auditing.encoding import (
     fitted,
     input_names,
     lengths_of,
+    other_columns,
     recoded,
     subgrouping,
     surveyed_names,
-    told_names,
     width_in_words,
     wishes_of,
 )
@@ -170,7 +170,7 @@ class CsvTable:
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """All rows in order, at most `size` at a time."""
-        check_columns(self.reader, [*told_names(self.settings), *self.schema.columns])
+        check_columns(self.reader, [*other_columns(self.settings), *self.schema.columns])
         first = 0
         for block in self.reader.blocks(size):
             yield self._chunk(block, first)

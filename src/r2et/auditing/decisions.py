@@ -147,7 +147,7 @@ def _faithful(measure: Callable[..., Tensor], rows: MeasureInput) -> Tensor:
         rows.y,
         saliency,
         baseline=columns.baseline.to(rows.x),
-        sizes=None if columns.look is None else shares_of(saliency.shape[1]),
+        sizes=None if columns.tabular else shares_of(saliency.shape[1]),
         groups=columns.counts or None,
     )
 

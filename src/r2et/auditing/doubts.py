@@ -91,18 +91,18 @@ def _identifies(name: str, values: Floats, columns: Columns, numbers: list[int])
     different = len(np.unique(whole))
     if np.abs(own - whole).max() > 1e-4 or different < UNIQUE * rows:
         return None
-    told = "whole numbers, a different one in "
-    told += "each row" if different == rows else f"{100 * different / rows:.0f} % of the rows"
+    kind = "whole numbers, a different one in "
+    kind += "each row" if different == rows else f"{100 * different / rows:.0f} % of the rows"
     steps = np.diff(whole)
     if (steps > 0).all() or (steps < 0).all():
-        return f"{told}, in order"
+        return f"{kind}, in order"
     if ID_NAME.search(name) or ID_NAME.search(name.lower()):
-        return f"{told}, and its name says so"
+        return f"{kind}, and its name says so"
     if np.ptp(whole) < 2 * rows:
-        return f"{told}, with hardly a gap between them"
+        return f"{kind}, with hardly a gap between them"
     digits = {len(str(int(abs(value)))) for value in (whole.min(), whole.max())}
     if len(digits) == 1 and digits.pop() >= 6:
-        return f"{told}, all of as many digits"
+        return f"{kind}, all of as many digits"
     return None
 
 

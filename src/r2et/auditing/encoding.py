@@ -27,7 +27,7 @@ ADVICE = Advice(
 )
 
 
-def told_names(settings: DataSettings) -> list[str]:
+def other_columns(settings: DataSettings) -> list[str]:
     """The columns that are read besides the inputs."""
     return [*surveyed_names(settings), *([settings.id] if settings.id is not None else [])]
 

@@ -86,7 +86,7 @@ class Formatter:
             return decision
         clean, by = evidence.clean, evidence.broken_by
         # Thousands of pixels that change a little are seen, not told.
-        in_words = self.columns.look is None
+        in_words = self.columns.tabular
         changes = (
             changes_in_words(self.columns, clean.x[i].cpu(), by.x[i].cpu()) if in_words else []
         )
@@ -117,7 +117,7 @@ class Formatter:
 
     def _drawing(self, decision: Decision, evidence: Evidence, i: int) -> DecisionDrawing:
         """A broken decision and the most damaging change within the tolerance, to be drawn."""
-        assert self.columns.look is not None
+        assert self.columns.render_spec is not None
         clean, by, k = evidence.clean, evidence.worst, self.settings.k
         gone, _ = _exchanged(*(each.ranked[i, :k].tolist() for each in (clean, by)))
         about = AttackedDecision(
@@ -129,7 +129,7 @@ class Formatter:
         )
         return drawn(
             about,
-            self.columns.look,
+            self.columns.render_spec,
             [self._first(each.x[i].cpu()) for each in (clean, by)],
             [_shares(each.slopes[i].abs().cpu()) for each in (clean, by)],
             k,
@@ -137,10 +137,10 @@ class Formatter:
 
     def _first(self, x: Tensor) -> Tensor:
         """The numbers of an example that are drawn, in original units."""
-        look = self.columns.look
-        assert look is not None
+        spec = self.columns.render_spec
+        assert spec is not None
         raw = self.columns.scale.undo(x)
-        whole = len(raw) == look.count * look.piece.size
+        whole = len(raw) == spec.count * spec.piece.size
         return raw if whole else raw[torch.tensor(self.columns.counts) >= 0]
 
 
@@ -189,7 +189,7 @@ def changes_in_words(columns: Columns, x: Tensor, other: Tensor) -> list[Change]
         for group, numbers in columns.groups.items()
     }
     for show in (in_words, _in_digits):
-        told = []
+        changes = []
         for group in sorted(moved, key=lambda each: -moved[each]):
             numbers = columns.groups[group]
             said = [
@@ -197,10 +197,10 @@ def changes_in_words(columns: Columns, x: Tensor, other: Tensor) -> list[Change]
                 for values in (before, after)
             ]
             if said[0] != said[1]:
-                told.append(Change(feature=group, before=said[0], after=said[1]))
-        if told:
+                changes.append(Change(feature=group, before=said[0], after=said[1]))
+        if changes:
             break
-    return told
+    return changes
 
 
 def _in_digits(group: Sequence[tuple[Feature, float]]) -> str:

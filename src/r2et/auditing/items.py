@@ -178,7 +178,7 @@ class ItemSource:
             unit_of_eps=self._unit,
             counts=counts if counts != tuple(range(inputs.size)) else (),
             bounds=None if self.bounds is None else (low - shift, high - shift),
-            look=self._look(x, shift),
+            render_spec=self._render_spec(x, shift),
         )
 
     @property
@@ -190,7 +190,7 @@ class ItemSource:
             return f"1 in each number of the input, whose values lie in {low:g} to {high:g}"
         return "the whole way from black, 0, to white, 1; one level of 255 is about 0.004"
 
-    def _look(self, x: Tensor, shift: Tensor) -> RenderSpec:
+    def _render_spec(self, x: Tensor, shift: Tensor) -> RenderSpec:
         """How examples are drawn, the explained piece first, with those of the same shape."""
         pieces = self._inputs.pieces
         own = pieces[self.piece]

@@ -289,8 +289,8 @@ def _statistics(given: Mapping[str, Any]) -> str:
 def _channel_groups(given: Mapping[str, Any]) -> str:
     x, rows, channels, rest = (given[each] for each in ("input", "N", "C", "HxW"))
     parts = [given[each] for each in ("weight", "bias") if given.get(each) is not None]
-    told = (rows, channels, rows * channels * rest)
-    if x.ndim < 2 or told != (x.shape[0], x.shape[1], x.numel()) or channels % given["group"]:
+    sizes = (rows, channels, rows * channels * rest)
+    if x.ndim < 2 or sizes != (x.shape[0], x.shape[1], x.numel()) or channels % given["group"]:
         return f"N, C and HxW of {rows}, {channels} and {rest} for {shown(x)}"
     if any(tuple(each.shape) != (channels,) for each in parts):
         return f"weights of other sizes than the channels of {shown(x)}"

@@ -136,8 +136,8 @@ class _Archive:
 
     def order(self) -> bytes:
         """Which end of a number comes first."""
-        told = f"{self.root}/byteorder" in self.members
-        return self.read("byteorder") if told else sys.byteorder.encode()
+        known = f"{self.root}/byteorder" in self.members
+        return self.read("byteorder") if known else sys.byteorder.encode()
 
     def read(self, name: str) -> bytes:
         """What a file of the archive holds."""

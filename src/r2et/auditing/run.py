@@ -41,7 +41,7 @@ from r2et.auditing.tables import Chunk, Source
 from r2et.core.files import clear_aside, held, write_text
 from r2et.core.limits import content_of
 
-MOST_TOLD = 5000
+MOST_IN_FULL = 5000
 MOST_REASONS = 40_000  # of pictures and networks that are told in full, which have many each
 MOST_DRAWN = 50
 RECORD = "audit.json"
@@ -214,10 +214,10 @@ class _Run:
         return self.subjects[0].classes
 
     @property
-    def most_told(self) -> int:
+    def most_in_full(self) -> int:
         """How many decisions are told in full."""
-        plain = self.source.columns.look is None
-        return MOST_TOLD if plain else min(MOST_TOLD, MOST_REASONS // self.settings.k)
+        plain = self.source.columns.tabular
+        return MOST_IN_FULL if plain else min(MOST_IN_FULL, MOST_REASONS // self.settings.k)
 
     def plan(self, format: str) -> dict[str, Any]:
         """All that decides what an audit finds, to know its folder by."""
@@ -243,7 +243,7 @@ class _Run:
     def doubted(self) -> list[list[str]]:
         """For each model what should make a reader doubt its audit."""
         source = self.source
-        if source.columns.look is not None:
+        if not source.columns.tabular:
             return [[] for _ in self.subjects]
         seen = sample_of(source, self.first, self.classes)
         of_table = doubts(seen, source.columns, source.target)
@@ -268,7 +268,7 @@ class _Run:
     def add(self, chunk: Chunk, done: int, store: Store) -> None:
         """Audit the rows of a chunk by all models and keep what was found."""
         costly = max(0, min(len(chunk.rows), self.settings.measured - done))
-        look, share = self.source.columns.look, len(self.work)
+        drawn, share = not self.source.columns.tabular, len(self.work)
         found = []
         so_far = store.in_full.copy()
         for auditor, formatter in self.work:
@@ -279,10 +279,10 @@ class _Run:
                 raise contradiction.kept_in(store.folder) from None
             for i, decision in enumerate(formatter.decisions(chunk, evidence, checked)):
                 key = (decision.model, decision.verdict)
-                in_full = so_far[key] < self.most_told // share
+                in_full = so_far[key] < self.most_in_full // share
                 if in_full:
                     few = so_far[key] < MOST_DRAWN // share
-                    to_draw = few and decision.verdict == "broken" and look is not None
+                    to_draw = few and decision.verdict == "broken" and drawn
                     decision = formatter.in_full(decision, evidence, i, to_draw=to_draw)
                 so_far[key] += in_full
                 found.append((decision, in_full))
@@ -316,7 +316,7 @@ class _Run:
                 ),
                 classes=self.classes,
                 target=source.target,
-                kind=None if columns.look is None else columns.look.kind,
+                kind=columns.render_spec.kind if columns.render_spec else None,
                 immutable=tuple(columns.immutable),
                 unit_of_eps=columns.unit_of_eps,
             ),
@@ -328,7 +328,7 @@ class _Run:
                 )
                 for each, tally, doubts in zip(self.subjects, tallies, doubted, strict=True)
             ),
-            decisions=tuple(_chosen(store, tallies, self.most_told)),
+            decisions=tuple(_chosen(store, tallies, self.most_in_full)),
         )
 
 

@@ -37,7 +37,7 @@ def subject(
     check_k(settings.k, len(columns.features))
     x = x[:PROBED].double()
     digest = model_digest(model)
-    looked_at = x if columns.look is None else _moved(x, columns, settings)
+    looked_at = x if columns.tabular else _moved(x, columns, settings)
     ready = made_ready(name, model, x, settings.k, looked_at)
     exact, x = ready.model, x.to(ready.device)
     with torch.no_grad():
@@ -82,8 +82,8 @@ def made_ready(
     _check_width(name, model, x)
     model, stripped = _without_softmax(model)
     own = _as_taken_by(model, x if looked_at is None else looked_at)
-    repaired, told = examined(model, own, k=k)
-    findings = [each for each in told if _matters(each, model)]
+    repaired, found = examined(model, own, k=k)
+    findings = [each for each in found if _matters(each, model)]
     refuse_incurable(findings, f"the model {name}")
     model = repaired if any(each.repairable for each in findings) else model
     return Ready(

@@ -261,12 +261,12 @@ def notes_of(
             f"Radii were not sought{_of_table(source)}: each certified radius is the greatest "
             "audited length at which the reasons are proved to stay."
         )
-    if source.columns.look is not None:
+    if not source.columns.tabular:
         yield (
             f"Of {len(source.columns.features):,} features {settings.k} are shown, and one that "
             "changes places breaks a decision: read the share of reasons kept beside the verdicts."
         )
-    if source.columns.look is not None and tally.counts["broken"] > most_drawn:
+    if not source.columns.tabular and tally.counts["broken"] > most_drawn:
         yield f"The first {most_drawn} broken decisions are drawn."
     if rows > settings.measured:
         yield (
@@ -310,4 +310,4 @@ def _about_exchanges(tally: Tally) -> Iterator[str]:
 
 
 def _of_table(source: Source) -> str:
-    return " for a table of this size" if source.columns.look is None else ""
+    return " for a table of this size" if source.columns.tabular else ""

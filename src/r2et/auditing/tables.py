@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from r2et.core.naming import nearest
-from r2et.data.dataset import Part, RenderSpec, Split
+from r2et.data.dataset import RenderSpec, Split
 from r2et.data.features import Feature, Scale, exchangeable, members, one_hot
 from r2et.data.schema import Numeric, Schema
 from r2et.explainers import shaped
 
 Array = Tensor | NDArray[Any]
+Words: TypeAlias = "Sequence[str] | pd.Categorical[Any]"
 NUMBER_IN_WORD = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 AS_GIVEN = "one unit of the model's input, as it enters the model"
 
@@ -33,7 +34,7 @@ class Columns:
     for those that never change, `unit_of_eps` the same in words. `baseline` (d,) stands for a
     feature that is taken away. Where features are no inputs by themselves, `counts` holds for each
     input the feature that it counts for, -1 for none. `bounds` are those of inputs, (d,) each.
-    Decisions with a `look` are drawn.
+    Decisions with a `render_spec` are drawn.
     """
 
     features: tuple[Feature, ...]
@@ -43,7 +44,12 @@ class Columns:
     unit_of_eps: str = AS_GIVEN
     counts: tuple[int, ...] = ()
     bounds: tuple[Tensor, Tensor] | None = None
-    look: RenderSpec | None = None
+    render_spec: RenderSpec | None = None
+
+    @property
+    def tabular(self) -> bool:
+        """Whether they are those of a row of a table, which is told in words."""
+        return self.render_spec is None
 
     def values(self, x: Tensor) -> list[float]:
         """What an example (d,) says of each feature in original units; of several inputs a mean."""
@@ -86,7 +92,7 @@ class Columns:
     def immutable(self) -> list[str]:
         """The attributes that never change."""
         still = self.still
-        if self.look is not None and all(still):
+        if not self.tabular and all(still):
             return ["what is explained"]
         return [group for group, numbers in self.groups.items() if all(still[i] for i in numbers)]
 
@@ -126,8 +132,9 @@ class Chunk:
     @cached_property
     def digest(self) -> str:
         """Twelve hexadecimal digits that change with any of it."""
-        told = (list(self.rows), list(self.labels), list(self.ids), list(map(dict, self.subgroups)))
-        found = hashlib.sha256(repr(told).encode("utf-8", "surrogatepass"))
+        named = (list(self.labels), list(self.ids), list(map(dict, self.subgroups)))
+        known = repr((list(self.rows), *named))
+        found = hashlib.sha256(known.encode("utf-8", "surrogatepass"))
         found.update(self.x.contiguous().numpy().tobytes())
         return found.hexdigest()[:12]
 
@@ -252,7 +259,7 @@ class Table:
     target: str | None = None
     ids: Sequence[str] | None = None
     rows: Sequence[int] | None = None
-    subgroups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    subgroups: Mapping[str, Words] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     immutable: Sequence[str] = ()
     units: Mapping[str, str] = field(default_factory=dict)
@@ -288,9 +295,14 @@ class Table:
         _ = self.columns
 
     @classmethod
-    def of_split(cls, split: Split, part: Part | None = None, **named: Any) -> "Table":
-        """The rows of a part of a split data set, the test part unless given."""
-        part, dataset = part or split.test, split.dataset
+    def of_split(
+        cls,
+        split: Split,
+        immutable: Sequence[str] = (),
+        subgroups: Mapping[str, Words] | None = None,
+    ) -> "Table":
+        """The rows of the test part of a split data set."""
+        part, dataset = split.test, split.dataset
         return cls(
             x=part.x.double(),
             name=dataset.name,
@@ -300,7 +312,8 @@ class Table:
             rows=part.rows.tolist(),
             features=dataset.features,
             scale=split.scale,
-            **named,
+            immutable=immutable,
+            subgroups=subgroups or {},
         )
 
     @cached_property

@@ -39,7 +39,7 @@ def table_of(name: str) -> Table:
     """What is told of an embedded file by the one beside it."""
     about = json.loads((FILES / f"{name}.json").read_text(encoding="utf-8"))
     return Table(
-        schema=Schema.from_told(about["columns"]),
+        schema=Schema.from_json(about["columns"]),
         target=about["target"],
         classes=tuple(about["classes"]),
         source=about["source"],

@@ -266,9 +266,9 @@ def target_of(column: Survey, *, as_words: bool = False) -> Target:
     """The classes of a surveyed target."""
     count = None if column.different is None else len(column.different)
     if count is None or (not as_words and not column.words and count > MOST_NUMERIC_CLASSES):
-        told = f"more than {MOST_TEXTS:,}" if count is None else f"{count}"
+        many = f"more than {MOST_TEXTS:,}" if count is None else f"{count}"
         raise ValueError(
-            f"the target {column.name!r} has {told} different numbers, expected at most "
+            f"the target {column.name!r} has {many} different numbers, expected at most "
             f"{MOST_NUMERIC_CLASSES} classes: it looks like a quantity to be estimated; cut it "
             "into classes first."
         )

@@ -211,8 +211,7 @@ class Schema:
 
     def with_scale(self, scale: Scale) -> "Schema":
         """The same columns with another fill, shift and width of their numbers."""
-        told = zip(scale.fill.tolist(), scale.shift.tolist(), scale.width.tolist(), strict=True)
-        ways = list(told)
+        ways = torch.stack([scale.fill, scale.shift, scale.width], 1).tolist()
         return Schema(
             tuple(
                 replace(each, fill=ways[first][0], shift=ways[first][1], width=ways[first][2])
@@ -231,23 +230,23 @@ class Schema:
         """The inputs of rows, given by column, as a model takes them: (N, d) in float64."""
         return self.scale.apply(self.raw(values))
 
-    def told(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[dict[str, Any]]:
         """All of it as JSON can hold it."""
         return [asdict(each) for each in self.attributes]
 
     @classmethod
-    def from_told(cls, columns: Sequence[Mapping[str, Any]]) -> "Schema":
-        """The schema that was told, by this version or an older one."""
+    def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> "Schema":
+        """The schema that such values state, those of an older version, too."""
         return cls(tuple(map(_attribute, columns)))
 
 
-def _attribute(told: Mapping[str, Any]) -> Attribute:
-    if "labels" in told:
-        labels, shares = tuple(told["labels"]), tuple(told.get("shares", ()))
-        two = {} if "binary" in told else {"binary": len(labels) == 2, "valued": True}
-        return Category(**{**told, **two, "labels": labels, "shares": shares})
-    way = told.get("writing")
-    told = {**told, "writing": None if way is None else Writing(**way)}
-    if "high" not in told:  # as the first edition told it
-        told |= {"shift": told["low"], "high": told["low"] + told["width"]}
-    return Numeric(**told)
+def _attribute(stated: Mapping[str, Any]) -> Attribute:
+    if "labels" in stated:
+        labels, shares = tuple(stated["labels"]), tuple(stated.get("shares", ()))
+        two = {} if "binary" in stated else {"binary": len(labels) == 2, "valued": True}
+        return Category(**{**stated, **two, "labels": labels, "shares": shares})
+    way = stated.get("writing")
+    stated = {**stated, "writing": None if way is None else Writing(**way)}
+    if "high" not in stated:  # as the first edition told it
+        stated |= {"shift": stated["low"], "high": stated["low"] + stated["width"]}
+    return Numeric(**stated)

@@ -20,7 +20,7 @@ from r2et.models.smoothing import softened
 from r2et.preflight.checks import STAGES, Case, answers, differ, sentence
 from r2et.preflight.kinds import KINDS, Finding, finding
 
-TOLD_ELSEWHERE = ("no curvature", "ties")  # attacks follow smooth copies, and count ties
+REPORTED_ELSEWHERE = ("no curvature", "ties")  # attacks follow smooth copies, and count ties
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def cleared(model: nn.Module, x: Tensor) -> tuple[nn.Module, tuple[Finding, ...]
     all zero is no fake: that its scores tie is told with them.
     """
     repaired, findings = examined(model, x)
-    found = tuple(each for each in findings if each.kind not in TOLD_ELSEWHERE)
+    found = tuple(each for each in findings if each.kind not in REPORTED_ELSEWHERE)
     refuse_incurable(each for each in found if each.kind != "no gradient")
     return repaired if any(each.repairable for each in found) else model, found
 
