@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, gradient_of
-from r2et.core.geometry import by_example, on_segment
+from r2et.core.geometry import by_example, on_segment, one_of
 from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
 from r2et.core.one_hot import OneHot, project_one_hot
@@ -472,8 +472,7 @@ class SmoothGrad(InputExplainer):
     def _places(self, x: Tensor) -> tuple[Place, int]:
         source = self.generator
         source = stream(self.seed, "smooth-grad") if source is None else source
-        one = x.new_empty(x.shape[1:])
-        noise = self.variance**0.5 * noise_like(one, source, copies=self.samples)
+        noise = self.variance**0.5 * noise_like(one_of(x), source, copies=self.samples)
         return lambda part, m: part + noise[m.start : m.stop, None], self.samples
 
 

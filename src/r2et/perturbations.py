@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
-from r2et.core.geometry import by_example, unit
+from r2et.core.geometry import by_example, one_of, unit
 
 Bounds = tuple[Tensor | float, Tensor | float]
 
@@ -274,13 +274,3 @@ def _around(centre: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
         torch.as_tensor(bound, dtype=centre.dtype, device=centre.device) for bound in bounds
     )
     return torch.minimum(low, centre), torch.maximum(high, centre)
-
-
-def one_of(x: Tensor) -> Tensor:
-    """A tensor like one example of x, also where there is none; its numbers mean nothing."""
-    return x.new_empty(x.shape[1:])
-
-
-def repeated(x: Tensor, copies: int) -> Tensor:
-    """All examples once, then all of them again, and so on: (copies x B, ...)."""
-    return x.repeat(copies, *(1,) * (x.ndim - 1))

@@ -45,10 +45,11 @@ from r2et.attacks.search import (
     projected_descent,
     ranking_goal,
 )
+from r2et.core.geometry import one_of
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.explainers import Gradient, gradient, predicted
-from r2et.perturbations import L2Ball, one_of
+from r2et.perturbations import L2Ball
 from refusals import refusal
 
 every_handler = pytest.mark.parametrize("handler", CONSTRAINT_HANDLING)

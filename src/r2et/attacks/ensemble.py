@@ -28,7 +28,7 @@ from r2et.attacks.search import (
     relative,
     weighted_goal,
 )
-from r2et.core.geometry import by_example
+from r2et.core.geometry import by_example, one_of, repeated
 from r2et.core.rng import stream
 from r2et.explainers import (
     Explainer,
@@ -39,7 +39,6 @@ from r2et.explainers import (
     of_quantity,
 )
 from r2et.models.smoothing import softened
-from r2et.perturbations import one_of, repeated
 
 NUMBERS_AT_ONCE = 2**20
 DIRECTIONS = 64  # along which differences are taken

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import gradient_of, jacobian
-from r2et.core.geometry import by_example
+from r2et.core.geometry import by_example, repeated
 from r2et.core.ranking import order
 from r2et.explainers import Explainer
-from r2et.perturbations import PerturbationSet, repeated
+from r2et.perturbations import PerturbationSet
 
 Offer = Callable[[Tensor], None]
 

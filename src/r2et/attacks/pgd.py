@@ -32,9 +32,9 @@ from r2et.attacks.search import (
     ready,
 )
 from r2et.core.autograd import eval_mode
-from r2et.core.geometry import by_example
+from r2et.core.geometry import by_example, one_of
 from r2et.core.rng import stream
-from r2et.perturbations import L2Ball, PerturbationSet, agreed, one_of
+from r2et.perturbations import L2Ball, PerturbationSet, agreed
 
 ROWS_AT_ONCE = 16_384
 HALVINGS = 20

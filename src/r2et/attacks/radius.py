@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from r2et.attacks.pairs import approach_nearest
 from r2et.attacks.search import AttackResult, CandidateEvaluator, picked
-from r2et.core.geometry import by_example
+from r2et.core.geometry import by_example, one_of, repeated
 from r2et.core.ranking import precision_at_k, top_k_mask
 from r2et.core.rng import stream
 from r2et.models.smoothing import softened
-from r2et.perturbations import one_of, repeated
 
 NUMBERS_AT_ONCE = 2**20
 PAIRS, WALK = 12, 60

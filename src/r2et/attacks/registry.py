@@ -19,10 +19,11 @@ from r2et.attacks.pgd import WalkBudget, er_attack, mse_attack
 from r2et.attacks.radius import PAIRS, WALK, Cheapest, Curve, most_damaging
 from r2et.attacks.search import AttackProblem, AttackResult, Outputs, prediction, ready
 from r2et.core.autograd import eval_mode
+from r2et.core.geometry import one_of
 from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
 from r2et.explainers import Explainer, gradient, predicted
-from r2et.perturbations import L2Ball, PerturbationSet, agreed, one_of
+from r2et.perturbations import L2Ball, PerturbationSet, agreed
 
 
 class Budget(Protocol):

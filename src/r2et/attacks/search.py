@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
-from r2et.core.geometry import by_example
+from r2et.core.geometry import by_example, repeated
 from r2et.core.inputs import joined, packed
 from r2et.core.ranking import facing_weights, margin_weights, top_k_mask
 from r2et.core.rng import noise_like, stream
@@ -19,7 +19,7 @@ from r2et.explainers import (
     log_odds,
     logits_of,
 )
-from r2et.perturbations import PerturbationSet, repeated
+from r2et.perturbations import PerturbationSet
 
 Outputs = Callable[[nn.Module, Tensor], Sequence[Tensor]]
 Goal = Callable[[Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""Directions, lengths and segments, for each example of a batch by itself."""
+"""Shapes, directions and segments, for each example of a batch by itself."""
 
 import torch
 from torch import Tensor
@@ -7,6 +7,16 @@ from torch import Tensor
 def by_example(values: Tensor, like: Tensor) -> Tensor:
     """One value for each example, shaped to meet those of `like`: (B, 1, ...)."""
     return values.view(-1, *(1,) * (like.ndim - 1))
+
+
+def one_of(x: Tensor) -> Tensor:
+    """A tensor like one example of x, also where there is none; its numbers mean nothing."""
+    return x.new_empty(x.shape[1:])
+
+
+def repeated(x: Tensor, copies: int) -> Tensor:
+    """All examples once, then all of them again, and so on: (copies x B, ...)."""
+    return x.repeat(copies, *(1,) * (x.ndim - 1))
 
 
 def unit(direction: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import Budget, attack, attack_curve
 from r2et.attacks.search import AttackResult, Outputs, classes_changed, prediction
 from r2et.core.exact import exact_copy
+from r2et.core.geometry import one_of
 from r2et.core.inputs import Joined
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
@@ -40,7 +41,7 @@ from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean
 from r2et.metrics.thickness import gaussian, thickness
 from r2et.models.linear import Product
 from r2et.models.siamese import Siamese
-from r2et.perturbations import PERTURBATIONS, UNSAID, PerturbationSet, one_of
+from r2et.perturbations import PERTURBATIONS, UNSAID, PerturbationSet
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import Finding, in_words
 from r2et.preflight.validation import cleared

@@ -19,6 +19,7 @@ from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import ATTACKS, Budget, attack, attack_curve
 from r2et.auditing.models import load_model, needs_network
 from r2et.core.exact import exact_copy
+from r2et.core.geometry import one_of
 from r2et.core.naming import briefly, nearest
 from r2et.core.ranking import check_k, precision_at_k, ties
 from r2et.core.rng import stream
@@ -42,7 +43,7 @@ from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.individuality import distinct_sets
 from r2et.metrics.sensitivity import off_data_share
 from r2et.metrics.statistics import auc
-from r2et.perturbations import PERTURBATIONS, Box, L2Ball, PerturbationSet, one_of
+from r2et.perturbations import PERTURBATIONS, Box, L2Ball, PerturbationSet
 from r2et.preflight.checks import PROBES
 from r2et.preflight.kinds import Finding
 from r2et.preflight.validation import cleared

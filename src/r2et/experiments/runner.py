@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from r2et import __version__
 from r2et.core.autograd import eval_mode
 from r2et.core.exact import exact_copy
+from r2et.core.geometry import one_of
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
@@ -37,7 +38,6 @@ from r2et.models import MODELS, build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
 from r2et.models.stack import by_network, in_turn, stacked
-from r2et.perturbations import one_of
 from r2et.training.checkpoint import from_bytes, to_bytes
 from r2et.training.settings import Candidate, FitSettings
 from r2et.training.stacked import Trained, fit_grid

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from r2et.attacks.moo import Gaps, TrustRegion
 from r2et.attacks.search import AttackProblem, BestSoFar, Outputs, prediction, ready
 from r2et.core.autograd import eval_mode
+from r2et.core.geometry import one_of
 from r2et.core.rng import stream
 from r2et.explainers import Explainer, gradient
-from r2et.perturbations import L2Ball, PerturbationSet, agreed, one_of
+from r2et.perturbations import L2Ball, PerturbationSet, agreed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
