@@ -51,7 +51,7 @@ from r2et.auditing import (
     settings_of,
 )
 from r2et.auditing.classifiers import table_for
-from r2et.auditing.decisions import VERDICTS, Change, verdict
+from r2et.auditing.decisions import MEASURES, VERDICTS, Change, verdict
 from r2et.auditing.formatting import changes_in_words, value_in_words
 from r2et.auditing.sources import source_for
 from r2et.auditing.store import FILE
@@ -736,6 +736,18 @@ def test_an_audit_says_when_slopes_say_nothing_about_exchanges(tmp_path: Path) -
     mean = sum(map(float, measured[:20])) / 20
     assert tent.exchange_agreement == pytest.approx(mean)
     assert tent.without_exchanges == 0
+
+
+def test_each_measure_is_a_column_costly_ones_of_the_first_rows(tmp_path: Path) -> None:
+    tent = Tent(torch.zeros(7).double())
+    found = audit(tent, jobs(6), k=2, attack="none", measured=4, out=tmp_path)
+    columns = [{*row.values()} for row in rows_of(tmp_path / "decisions.csv")]
+    for name, measure in MEASURES.items():
+        values = [getattr(each, name) for each in found.decisions]
+        assert [value is not None for value in values] == [True] * 4 + [not measure.costly] * 2
+        assert all(
+            value is None or repr(value) in row for value, row in zip(values, columns, strict=True)
+        )
 
 
 def test_decisions_without_exchanges_are_left_out_and_counted() -> None:
