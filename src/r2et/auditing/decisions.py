@@ -4,7 +4,7 @@ A new column of the table of decisions is one field of `Decision`: with the labe
 if it is measured, the function that does so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -264,63 +264,3 @@ def measured(rows: MeasureInput, costly: int) -> dict[str, Tensor]:
         if costly or not each.costly
     }
     return {name: values for name, values in found.items() if values is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of the table of decisions: its label, the type of its cells, and how one is found.
-
-    Cells of the type `list` are written as JSON.
-    """
-
-    label: str
-    kind: type
-    value: Callable[[Decision], Any]
-
-
-def table_columns(
-    epsilons: Sequence[float], classes: Sequence[str], subgroups: Sequence[str]
-) -> list[Column]:
-    """The columns of a table of decisions, in their order."""
-    entries: dict[str, Sequence[Any]] = {
-        "epsilons": epsilons,
-        "classes": classes,
-        "subgroups": subgroups,
-    }
-    found = []
-    for name, kind in get_type_hints(Decision, include_extras=True).items():
-        plain, *labels = get_args(kind)
-        for label in (each for each in labels if isinstance(each, Label)):
-            if label.over:
-                of: type = str if label.over == "subgroups" else float
-                found += [
-                    Column(label=f"{label.text} {entry}", kind=of, value=_entry(name, at, entry))
-                    for at, entry in enumerate(entries[label.over])
-                ]
-            else:
-                of = list if label.cell else _plain(plain)
-                found.append(Column(label=label.text, kind=of, value=_value(name, label.cell)))
-    return found
-
-
-def _value(name: str, cell: Callable[[Any], Any] | None) -> Callable[[Decision], Any]:
-    def value(decision: Decision) -> Any:
-        found = getattr(decision, name)
-        return found if cell is None else cell(found)
-
-    return value
-
-
-def _entry(name: str, at: int, key: Any) -> Callable[[Decision], Any]:
-    def value(decision: Decision) -> Any:
-        found = getattr(decision, name)
-        if found is None:
-            return None
-        return found[key] if isinstance(found, Mapping) else found[at]
-
-    return value
-
-
-def _plain(kind: Any) -> type:
-    """The type of a cell: that of a value where it is known."""
-    return next((each for each in (int, float, bool) if kind in (each, each | None)), str)

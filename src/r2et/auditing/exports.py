@@ -5,12 +5,14 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from r2et.auditing.decisions import Column, Decision
+from r2et.auditing.decisions import Decision, Label
 from r2et.core.files import write_aside
 from r2et.core.naming import nearest
 from r2et.data.writing import NUMBER
@@ -27,6 +29,58 @@ def check_format(format: str) -> None:
         raise ValueError(f"unknown format {format!r}: {nearest(format, FORMATS)}")
     if format == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ValueError("Parquet files need pyarrow: install it, or choose the format csv.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the table: its label, the type of its cells, and what of a field a cell shows.
+
+    Cells of the type `list` are written as JSON.
+    """
+
+    label: str
+    kind: type
+    field: str
+    shown: Callable[[Any], Any]
+
+    def value(self, decision: Decision) -> Any:
+        """What the cell of a decision shows."""
+        found = getattr(decision, self.field)
+        return None if found is None else self.shown(found)
+
+
+def table_columns(
+    epsilons: Sequence[float], classes: Sequence[str], subgroups: Sequence[str]
+) -> list[Column]:
+    """The columns of a table: the fields of `Decision` that have a label, in their order."""
+    entries: dict[str, Mapping[Any, Any]] = {
+        "epsilons": dict(enumerate(epsilons)),
+        "classes": dict(enumerate(classes)),
+        "subgroups": {name: name for name in subgroups},
+    }
+    found = []
+    for name, kind in get_type_hints(Decision, include_extras=True).items():
+        plain, *marks = get_args(kind)
+        for label in (each for each in marks if isinstance(each, Label)):
+            if label.over:
+                of: type = str if label.over == "subgroups" else float
+                found += [
+                    Column(label=f"{label.text} {entry}", kind=of, field=name, shown=itemgetter(at))
+                    for at, entry in entries[label.over].items()
+                ]
+            else:
+                of, shown = (list, label.cell) if label.cell else (_plain(plain), _whole)
+                found.append(Column(label=label.text, kind=of, field=name, shown=shown))
+    return found
+
+
+def _whole(value: Any) -> Any:
+    return value
+
+
+def _plain(kind: Any) -> type:
+    """The type of a cell: that of a value where it is known."""
+    return next((each for each in (int, float, bool) if kind in (each, each | None)), str)
 
 
 def write_table(

@@ -21,10 +21,10 @@ from r2et.auditing import checking
 from r2et.auditing.auditor import MANY, Auditor
 from r2et.auditing.checking import Contradiction, check
 from r2et.auditing.csvs import CsvTable
-from r2et.auditing.decisions import Decision, table_columns
+from r2et.auditing.decisions import Decision
 from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
 from r2et.auditing.evidence import Subject
-from r2et.auditing.exports import check_format, write_table
+from r2et.auditing.exports import check_format, table_columns, write_table
 from r2et.auditing.formatting import Formatter
 from r2et.auditing.records import (
     SCHEMA,
