@@ -61,6 +61,8 @@ from r2et.core.ranking import top_k_mask
 from r2et.core.rng import stream
 from r2et.data import from_frame, load, read_csv
 from r2et.data.features import Feature, fit_scale
+from r2et.experiments.config import recipe_from
+from r2et.experiments.runner import Work, code_digest, train_unit
 from r2et.explainers import predicted
 from r2et.models import MODELS
 from r2et.perturbations import PERTURBATIONS
@@ -845,22 +847,39 @@ def test_models_of_this_package_come_with_their_scale(tmp_path: Path) -> None:
     assert "was not trained on adult" in refusal(lambda: source_for("adult", [loaded], settings))
 
 
-def test_a_csv_file_for_a_model_of_this_package(tmp_path: Path) -> None:
+def test_a_csv_file_for_a_model_of_a_run(tmp_path: Path) -> None:
     path = heloc(tmp_path / "heloc.csv")
     dataset = read_csv(path, target="decision", drop=["applicant"], name="heloc")
-    net = MODELS["mlp"].build(dataset.n, 2, generator=stream(0, "test"))
-    plan = {"name": "mlp", "inputs": dataset.n, "classes": 2}
-    recipe = {"model": plan, "dataset": "heloc", "data": dataset.digest, "seed": 1}
-    loaded = load_model(str(save(tmp_path / "own.safetensors", net, recipe)))
+    methods = [{"name": "vanilla"}]
+    recipe = recipe_from("tiny", {"line": "x", "fit": {"epochs": 1}, "methods": methods})
+    work = Work(
+        source=lambda: dataset, data=dataset.digest, recipe=recipe, seed=1, code=code_digest()
+    )
+    (outcome,) = train_unit(work, recipe.methods[0], None)
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(outcome.model)
+    loaded = load_model(str(own))
     settings = settings_of({"target": "decision", "id": "applicant"}, "here")
     table = source_for(str(path), [loaded], settings)
     expected = dataset.split(1).scale.apply(dataset.x)
     torch.testing.assert_close(torch.cat([each.x for each in table.chunks(64)]), expected)
+    assert table.classes == dataset.classes
+    # Other rows take the schema of the training, whether or not they have a target.
     later = heloc(tmp_path / "later.csv", rows=60)
-    refit = replace(settings, fit_on=str(path))
-    x = torch.cat([each.x for each in source_for(str(later), [loaded], refit).chunks(64)])
-    torch.testing.assert_close(x, expected[:60])
-    assert "fit_on" in refusal(lambda: source_for(str(later), [loaded], settings))
+    unlabelled = pd.read_csv(later).drop(columns=["decision", "applicant"])
+    for data, said in ((str(later), settings), (unlabelled, None)):
+        x = torch.cat([each.x for each in source_for(data, [loaded], said).chunks(64)])
+        torch.testing.assert_close(x, expected[:60])
+    check_decisions(audit(loaded.model, source_for(str(later), [loaded], settings), k=4, **QUICK))
+    assert "leave out fit_on" in refusal(
+        lambda: source_for(str(later), [loaded], replace(settings, fit_on=str(path)))
+    )
+    other = replace(loaded, recipe={**loaded.recipe, "classes": ["a", "b"]})
+    assert "encode rows differently" in refusal(
+        lambda: source_for(str(later), [loaded, other], settings)
+    )
+    bare = replace(loaded, recipe={"data": dataset.digest})
+    assert "train it again" in refusal(lambda: source_for(str(later), [bare], settings))
 
 
 # --- classifiers of scikit-learn's kind ---------------------------------------------------------

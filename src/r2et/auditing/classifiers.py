@@ -61,10 +61,21 @@ def table_for(
                 "differently: audit them one at a time."
             )
     if steps is None:
-        return _table(reader_of(data), classifier.schema_.columns, classifier, settings, None)
+        return table_by(classifier.schema_, _classes(classifier), data, settings)
     frame = data if isinstance(data, pd.DataFrame) else _read(data)
     reader, names, undo = _transformed(steps, frame, settings)
-    return _table(reader, names, classifier, settings, undo)
+    return _table(reader, names, classifier.schema_, _classes(classifier), settings, undo)
+
+
+def table_by(
+    schema: Schema, classes: Sequence[str], data: pd.DataFrame | str | Path, settings: DataSettings
+) -> CsvTable:
+    """The rows of a table as models that were trained by this schema take them."""
+    return _table(reader_of(data), schema.columns, schema, classes, settings, None)
+
+
+def _classes(classifier: StableClassifier) -> list[str]:
+    return [word_in(str(each)) for each in classifier.classes_.tolist()]
 
 
 def _read(path: str | Path) -> pd.DataFrame:
@@ -136,7 +147,8 @@ def _way_back(steps: Pipeline, values: NDArray[Any]) -> Scale | None:
 def _table(
     reader: Reader,
     names: tuple[str, ...],
-    classifier: StableClassifier,
+    trained: Schema,
+    classes: Sequence[str],
     settings: DataSettings,
     undo: Scale | None,
 ) -> CsvTable:
@@ -144,7 +156,7 @@ def _table(
     wishes = wishes_of(settings, names)
     taught = [
         _shown(each, name, wishes[name])
-        for name, each in zip(names, classifier.schema_.attributes, strict=True)
+        for name, each in zip(names, trained.attributes, strict=True)
     ]
     # Words are those of the training, whatever they look like.
     of_words = [each.name for each in taught if isinstance(each, Category)]
@@ -173,10 +185,9 @@ def _table(
     shown = schema if undo is None else _undone(schema, undo)
     lengths = lengths_of(shown, surveys, replace(settings, eps="scaled"), IN_TRAINING)
     inputs = [surveys[name] for name in names]
-    classes = tuple(word_in(str(each)) for each in classifier.classes_.tolist())
     return CsvTable(
         reader=reader,
-        settings=replace(settings, classes=classes),
+        settings=replace(settings, classes=tuple(classes)),
         schema=schema,
         columns=columns_of(shown, settings, lengths),
         surveys={name: surveys[name] for name in surveyed_names(settings)},
@@ -209,30 +220,33 @@ def _check_settings(reader: Reader, names: Sequence[str], settings: DataSettings
     plain = DataSettings()
     for what in ("scale", "eps", "fit_on", "missing"):
         if getattr(settings, what) != getattr(plain, what):
-            raise ValueError(
-                f"a fitted classifier encodes rows as in its training: leave out {what}."
-            )
+            raise ValueError(f"a trained model encodes rows as in its training: leave out {what}.")
     if settings.columns and settings.columns != tuple(names):
         raise ValueError(
-            "columns and the classifier name different inputs: "
+            "columns and the model name different inputs: "
             f"{difference(names, settings.columns)}; leave columns out."
         )
     other = {*other_columns(settings), *settings.drop}
     given = [name for name in reader.names if name in names or name not in other]
     if set(given) != set(names):
         raise ValueError(
-            "the classifier takes the columns that it was fitted on, but "
+            "the model takes the columns that it was trained on, but "
             f"{reader.name} has others: {difference(names, given)}; correct the table, or name by "
             "drop, id, subgroups or target what is no input."
         )
 
 
 def _unseen(schema: Schema, surveys: Mapping[str, Survey]) -> Iterator[str]:
-    """A note for each column with values that training never showed."""
+    """A note for each column with values that training never showed, refused if it has none."""
     for column in schema.attributes:
         name, survey = column.name, surveys[column.name]
         if isinstance(column, Numeric):
             if survey.absent and not column.marked:
+                if not column.fills:
+                    raise ValueError(
+                        f"{survey.first_absent}: the value is missing, which training never "
+                        "showed: fill it in, or remove the row."
+                    )
                 yield (
                     f"Column {name!r} has {survey.absent:,} missing values, where training had "
                     f"none: they were filled by its median, {column.fill:g}."
@@ -246,6 +260,11 @@ def _unseen(schema: Schema, surveys: Mapping[str, Survey]) -> Iterator[str]:
             word = column.word(text, survey.missing)
             if word not in column.labels:
                 new[word] += count
+        if new and not (column.shares or column.grouped):
+            raise ValueError(
+                f"column {name!r} holds {next(iter(new))!r}, which training never showed: merge it "
+                "with another value, or train again."
+            )
         if new and column.grouped:
             yield (
                 f"Column {name!r}: {new.total():,} rows hold values that are not among the "

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from r2et.auditing.classifiers import Estimator, is_estimator, network_of, table_for
+from r2et.auditing.classifiers import Estimator, is_estimator, network_of, table_by, table_for
 from r2et.auditing.column_names import check_inputs_named, named_columns, with_columns
 from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable
@@ -19,7 +19,7 @@ from r2et.auditing.tables import Source, Table
 from r2et.data.builtin import DATASETS, load, read_items
 from r2et.data.dataset import Dataset, Split
 from r2et.data.features import in_words
-from r2et.data.frames import read_csv
+from r2et.data.schema import Schema
 
 Model = nn.Module | Loaded | Estimator
 Data = Source | Split | Dataset | pd.DataFrame | str | Path
@@ -81,7 +81,7 @@ def _read(
         return table_for(fitted, data, settings)
     trained = [each for each in models if "data" in each.recipe]
     if isinstance(data, pd.DataFrame):
-        return CsvTable.at(data, with_columns(settings, [each.columns for each in models]))
+        return _of_table(data, models, trained, settings)
     data = str(data)
     if data in DATASETS:
         split = _split(load(data), trained)
@@ -97,24 +97,36 @@ def _read(
         return (
             ItemSource.of_split(_split(found, trained)) if trained else ItemSource.of_dataset(found)
         )
+    return _of_table(data, models, trained, settings)
+
+
+def _of_table(
+    data: str | pd.DataFrame,
+    models: Sequence[Loaded],
+    trained: Sequence[Loaded],
+    settings: DataSettings,
+) -> CsvTable:
+    """A table of one's own, encoded as models of runs were trained, or as the settings say."""
     if not trained:
         return CsvTable.at(data, with_columns(settings, [each.columns for each in models]))
-    if settings.target is None:
-        raise ValueError(f"{trained[0].name} was trained for a target: name it by --target.")
-    begun_with = settings.fit_on or data
-    kinds = {kind: [name for name in settings.features if settings.of(name).kind == kind]
-             for kind in ("category", "numeric")}  # fmt: skip
-    dataset = read_csv(
-        begun_with,
-        target=settings.target,
-        name=Path(begun_with).stem,
-        drop=[*settings.drop, *([settings.id] if settings.id else [])],
-        categories=kinds["category"],
-        numeric=kinds["numeric"],
-    )
-    split = _split(dataset, trained)
-    as_trained = replace(settings, scale="minmax", eps="scaled", missing="mark")
-    return CsvTable.at(data, as_trained, scale=split.scale)
+    first = trained[0].recipe
+    for each in trained[1:]:
+        if any(each.recipe.get(what) != first.get(what) for what in ("columns", "classes")):
+            raise ValueError(
+                "models audited side by side take the same inputs, but these encode rows "
+                "differently: audit them one at a time."
+            )
+    try:
+        schema, classes = (
+            Schema.from_json(first["columns"]),
+            [str(each) for each in first["classes"]],
+        )
+    except Exception as problem:  # of a file whose parts may be anything
+        raise ValueError(
+            f"{trained[0].name} does not say how the rows of a table become its inputs "
+            f"({type(problem).__name__}: {problem}): train it again, by this version."
+        ) from problem
+    return table_by(schema, classes, data, settings)
 
 
 def _check_plain(settings: DataSettings, data: str) -> None:
@@ -127,8 +139,8 @@ def _split(dataset: Dataset, trained: Sequence[Loaded]) -> Split:
     for each in trained:
         if each.recipe["data"] != dataset.digest:
             raise ValueError(
-                f"{each.name} was not trained on {dataset.name} as it is read here: give the table "
-                "it was trained on, or name it by fit_on, with the same target and columns."
+                f"{each.name} was not trained on {dataset.name} as it is read here: give the data "
+                "it was trained on."
             )
     seeds = {int(each.recipe.get("seed", 0)) for each in trained}
     if len(seeds) > 1:

@@ -64,7 +64,9 @@ def read(name: str) -> Dataset:
         name=name,
         x=torch.from_numpy(x),
         y=torch.from_numpy(stored[table.target]),
-        structure=TableStructure(features=table.schema.features),
+        structure=TableStructure(
+            features=table.schema.features, schema=tuple(table.schema.to_json())
+        ),
         classes=table.classes,
         target=table.target,
         source=table.source,

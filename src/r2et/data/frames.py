@@ -137,7 +137,7 @@ def _dataset(
         name=name,
         x=torch.cat(x),
         y=torch.tensor(y),
-        structure=TableStructure(features=schema.features),
+        structure=TableStructure(features=schema.features, schema=tuple(schema.to_json())),
         classes=goal.classes,
         target=target,
         source=" ".join([source, *written_notes(inputs)]),

@@ -5,9 +5,10 @@ it and what that is called, within which bounds it lies, which columns are one a
 raw values are checked, scaled and become examples.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,9 +31,13 @@ Columns = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TableStructure:
-    """Rows of a table: each column is a feature of its own."""
+    """Rows of a table: each column is a feature of its own.
+
+    `schema` says how they were encoded, as `Schema.to_json` does, if it is known.
+    """
 
     features: tuple[Feature, ...]
+    schema: tuple[Mapping[str, Any], ...] = ()
 
     kind: ClassVar[Literal["table"]] = "table"
     pairs: ClassVar[bool] = False

@@ -26,6 +26,7 @@ from r2et.core.geometry import one_of
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
+from r2et.data.schema import Schema
 from r2et.evaluation.evaluate import attacked_by, budget_of, evaluate, task_of
 from r2et.evaluation.protocol import DTYPES
 from r2et.evaluation.results import Failure, Result
@@ -318,7 +319,7 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
     `vanilla` is the model of the same seed to go on from, where the recipe retrains.
     """
     split, recipe = work.split(), work.recipe
-    shape = network_plan(split.dataset, recipe, plan.name)
+    shape, taught = network_plan(split.dataset, recipe, plan.name), encoding_of(split)
     found = [
         replace(each, model=with_single_head(each.model, split))
         for each in trained(split, recipe, plan, vanilla)
@@ -353,11 +354,20 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
             "schema": SCRATCH if vanilla is None else RETRAIN,
             "epochs": len(each.history),
             "candidate": asdict(candidate),
+            **taught,
         }
         outcomes.append(
             Outcome(settings=settings, candidate=candidate, model=to_bytes(model, header))
         )
     return outcomes
+
+
+def encoding_of(split: Split) -> dict[str, Any]:
+    """How rows of a table become inputs, and what is predicted, to be kept beside a model."""
+    if not (split.dataset.tabular and split.dataset.table.schema):
+        return {}
+    schema = Schema.from_json(split.dataset.table.schema).with_scale(split.scale)
+    return {"columns": schema.to_json(), "classes": list(split.classes)}
 
 
 def with_single_head(model: nn.Module, split: Split) -> nn.Module:
