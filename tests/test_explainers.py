@@ -331,6 +331,25 @@ def test_no_more_rows_than_allowed_pass_together(
     assert len(rows) == (forward if forward == 1 else 2 * forward)
 
 
+def test_a_constant_explanation_has_no_derivative_in_chunks_either() -> None:
+    # The margin of a linear model has the same gradient everywhere, and frozen weights add nothing.
+    model = nn.Linear(4, 2).double().requires_grad_(False)
+    x = numbers(5, 4).requires_grad_()
+    found = Gradient(of="margin", rows_at_once=2)(model, x, ones(5))
+    (slope,) = torch.autograd.grad(found.sum(), x, allow_unused=True)
+    assert slope is None
+
+
+@every_quantity
+def test_many_small_rows_are_not_computed_twice(of: Quantity) -> None:
+    # What a row keeps is what counts, not the company that its label is a view of.
+    model, count = tiny_mlp(), 2**15
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
+    Gradient(of=of)(model, numbers(count, 6).requires_grad_(), ones(count)).sum().backward()
+    assert rows == [1, count]
+
+
 class Held:
     """A tensor that a graph keeps for its backward pass, counted for as long as it does."""
 

@@ -264,8 +264,11 @@ class _Recomputed(torch.autograd.Function):
             gate = x.view_as(x)
             shut = gate.register_hook(torch.zeros_like)
             x = gate.view_as(gate)
+            values = ctx.function(x)
+            if not values.requires_grad:  # a constant, such as the margin's gradient if linear
+                return (None,) * (2 + len(weights))
             found = torch.autograd.grad(
-                ctx.function(x), [x, *weights], flows, create_graph=recording, allow_unused=True
+                values, [x, *weights], flows, create_graph=recording, allow_unused=True
             )
             shut.remove()
         return (None, *found)
@@ -350,8 +353,9 @@ def _rows_within(model: nn.Module, x: Tensor, y: Tensor, rows: int, of: Quantity
         return saved
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-        # A copy: a view would count as all the rows that it is a view of.
-        found = input_gradient(model, x[:turn].detach().clone().requires_grad_(), y[:turn], of)
+        # Copies: a view would count as all the rows that it is a view of.
+        few = x[:turn].detach().clone().requires_grad_()
+        found = input_gradient(model, few, y[:turn].clone(), of)
     sizes = [each.untyped_storage().nbytes() for place, each in kept.items() if place not in own]
     # Going back through all of it, a layer's own scratch paper takes up to some times as much.
     each = 4 * (sum(sizes) + found.untyped_storage().nbytes()) / turn
