@@ -387,7 +387,11 @@ class InputExplainer:
         """
         network, rows = joined(model, x), packed(x, model)
         check_targets(y, len(rows))
-        return self.scores(self._mean_gradient(network, rows, y), rows)
+        place, points = self._places(rows)
+        gradient = mean_input_gradient(
+            network, rows, y, place, points, of=self.of, rows_at_once=self.rows_at_once
+        )
+        return self.scores(gradient, rows)
 
     def scores(self, gradient: Tensor, x: Tensor) -> Tensor:
         """What is made of the mean gradient, like x, and of x: (B, n)."""
@@ -404,12 +408,6 @@ class InputExplainer:
         """The gradient with the same choices, which costs one of those that others average."""
         shared = {each.name: getattr(self, each.name) for each in fields(Gradient)}
         return Gradient(**shared)
-
-    def _mean_gradient(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        place, points = self._places(x)
-        return mean_input_gradient(
-            model, x, y, place, points, of=self.of, rows_at_once=self.rows_at_once
-        )
 
     def _places(self, x: Tensor) -> tuple[Place, int]:
         """Where the gradient is taken, and at how many places of each example."""

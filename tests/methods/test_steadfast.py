@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from closed_form import Largest, numbers, tiny_mlp
 from r2et.core.autograd import piecewise_linear
-from r2et.core.ranking import order, top_margin
+from r2et.core.ranking import top_margin
 from r2et.core.rng import stream
 from r2et.data import Part
 from r2et.explainers import gradient, predicted
@@ -287,10 +286,13 @@ def near_the_boundary(model: nn.Module, count: int) -> Tensor:
 def found_neighbour(
     model: nn.Module, x: Tensor, noise: Tensor, radius: float = 1.0, steps: int = 2
 ) -> Tensor:
-    look = BatchContext(model, x, draw=lambda like: noise)
-    ranked = order(gradient(model, x, look.y))
-    margins = partial(module._margins, look, ranked, K)
-    found: Tensor = module.neighbour(look, margins, L2Ball(radius=radius), steps)
+    batch = BatchContext(model, x, draw=lambda like: noise)
+    kept = gradient(model, x, batch.y).detach()
+
+    def margins(at: Tensor) -> Tensor:
+        return mean_margin(module.odds_saliency(model, at, batch.y), kept, K, gap="normalised")
+
+    found: Tensor = module.neighbour(batch, margins, L2Ball(radius=radius), steps)
     return found
 
 

@@ -17,7 +17,7 @@ from r2et.core.limits import content_of, json_of
 ASIDE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 
-def write_aside(path: Path, write: Callable[[Path], None]) -> Path:
+def write_aside(path: Path, write: Callable[[Path], object]) -> Path:
     """The path, now holding all that `write` put into a file beside it, or unchanged on failure."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -85,11 +85,7 @@ def _refusal(path: Path, problem: OSError) -> ValueError:
 
 def write_text(path: Path, text: str) -> Path:
     """The path, now holding `text`."""
-    return write_aside(path, lambda aside: _put(aside, text))
-
-
-def _put(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    return write_aside(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
 def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:

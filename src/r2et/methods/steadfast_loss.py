@@ -4,12 +4,11 @@ What each part buys, and what failed, is told in docs/theory/steadfast.md.
 """
 
 import math
-from functools import partial
 
 from torch import Tensor, nn
 
 from r2et.core.ranking import facing_count, order
-from r2et.methods.margins import unit_length
+from r2et.methods.margins import mean_margin, unit_length
 from r2et.methods.method import (
     BatchContext,
     Method,
@@ -58,14 +57,18 @@ def steadfast(
         n = batch.x.flatten(1).shape[1]
         count = facing_count(k, n)
         if steps:
-            ranked = order(ranking(batch, None))
-            place = neighbour(
-                batch, partial(_margins, batch, ranked, k), L2Ball(radius=radius), steps
-            )
+            kept = ranking(batch, None)
+
+            def margins(at: Tensor) -> Tensor:
+                saliency = odds_saliency(batch.model, at, batch.y)
+                return mean_margin(saliency, kept, k, gap="normalised")
+
+            place = neighbour(batch, margins, L2Ball(radius=radius), steps)
             saliency = odds_saliency(batch.model, place, batch.y)
         else:
             saliency = odds_saliency(batch.model, batch.x.detach(), batch.y)
-            ranked = order(ranking(batch, saliency))
+            kept = ranking(batch, saliency)
+        ranked = order(kept)
         facing = unit_length(saliency).gather(-1, ranked[:, k - count : k + count])
         gaps = facing[:, :count].flip(-1) - facing[:, count:]
         return -gaps.clamp(max=room / math.sqrt(n)).mean(-1)
@@ -76,12 +79,6 @@ def steadfast(
     if variation:
         penalties.append(("variation", variation, variation_of))
     return Method(penalties=tuple(penalties), by_input=False)
-
-
-def _margins(batch: BatchContext, ranked: Tensor, k: int, at: Tensor) -> Tensor:
-    """How far the first k of `ranked` lead in the gradient of length one at some places: (B,)."""
-    weights = at.new_full(ranked.shape, -1 / (ranked.shape[1] - k)).scatter(1, ranked[:, :k], 1 / k)
-    return (unit_length(odds_saliency(batch.model, at, batch.y)) * weights).sum(-1)
 
 
 def variation_of(batch: BatchContext) -> Tensor:
