@@ -19,6 +19,7 @@ from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.encoding import (
     ADVICE,
+    LENGTH_IN_WORDS,
     columns_of,
     lengths_of,
     other_columns,
@@ -34,7 +35,7 @@ from r2et.data.reader import FrameReader, Reader, reader_of
 from r2et.data.schema import Attribute, Category, Numeric, Schema
 from r2et.sklearn import StableClassifier
 
-IN_TRAINING = "the whole range of a number, from its least to its greatest value in training"
+IN_TRAINING = f"{LENGTH_IN_WORDS['range']} in training"
 
 Estimator = Any  # a StableClassifier, or a Pipeline, whose type scikit-learn does not tell
 

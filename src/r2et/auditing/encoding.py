@@ -19,6 +19,10 @@ from r2et.data.schema import Attribute, Category, Numeric, Schema
 from r2et.data.writing import Writing
 
 SUBGROUP_NUMBERS = 12  # of a column of more different numbers the quarters are its subgroups
+LENGTH_IN_WORDS = {
+    "standard": "one standard deviation of a number",
+    "range": "the whole range of a number, from its least to its greatest value",
+}
 ADVICE = Advice(
     category="say kind = 'category'",
     writing="say decimal = '.' or ',', or dates = 'day first' or 'month first', in "
@@ -152,11 +156,7 @@ def lengths_of(
         if own is not None:
             feature = each.features[0]
             said.append(f"{with_unit(own, feature.unit)} of {feature.name}")
-    words = {
-        "standard": "one standard deviation of a number",
-        "range": "the whole range of a number, from its least to its greatest value",
-        "scaled": of_scale,
-    }[by]
+    words = of_scale if by == "scaled" else LENGTH_IN_WORDS[by]
     own_words = f", but {' and '.join(said)}" if said else ""
     return Lengths(
         values=torch.tensor(lengths, dtype=torch.float64),
@@ -177,8 +177,8 @@ def width_in_words(settings: DataSettings) -> str:
         return "the width that the settings state for a number"
     return {
         "none": AS_GIVEN,
-        "standard": "one standard deviation of a number",
-        "minmax": "the whole range of a number, from its least to its greatest value",
+        "standard": LENGTH_IN_WORDS["standard"],
+        "minmax": LENGTH_IN_WORDS["range"],
     }[settings.scale]
 
 

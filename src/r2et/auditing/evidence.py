@@ -1,6 +1,7 @@
 """A model as it is audited, and what was found out about its decisions, as tensors."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,7 @@ class Explained:
         """The class that the model predicts: (B,)."""
         return self.logits.argmax(-1)
 
-    @property
+    @cached_property
     def probability(self) -> Tensor:
         """Of the class that is explained: (B,)."""
         return torch.sigmoid(log_odds(self.logits, self.y))

@@ -86,16 +86,14 @@ class Formatter:
             return decision
         clean, by = evidence.clean, evidence.broken_by
         # Thousands of pixels that change a little are seen, not told.
-        in_words = self.columns.tabular
-        changes = (
-            changes_in_words(self.columns, clean.x[i].cpu(), by.x[i].cpu()) if in_words else []
-        )
+        tabular = self.columns.tabular
+        changes = changes_in_words(self.columns, clean.x[i].cpu(), by.x[i].cpu()) if tabular else []
         example = CounterExample(
             changes=tuple(changes[:MOST_CHANGES]),
-            changed=len(changes) if in_words else int((by.x[i] != clean.x[i]).sum()),
+            changed=len(changes) if tabular else int((by.x[i] != clean.x[i]).sum()),
             probability=float(by.probability[i]),
             reasons=self._reasons(by, i),
-            input=tuple(by.x[i].tolist()) if in_words or to_draw else None,
+            input=tuple(by.x[i].tolist()) if tabular or to_draw else None,
         )
         drawing = self._drawing(decision, evidence, i) if to_draw else None
         return replace(decision, counter_example=example, drawing=drawing)

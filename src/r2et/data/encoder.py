@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from r2et.data.cells import USUAL, Floats, Missing, Where, cells_of, number_in, word_in
+from r2et.data.cells import USUAL, Floats, Missing, Where, cells_of, word_in
 from r2et.data.features import MISSING
 from r2et.data.reader import Block
 from r2et.data.schema import Category, Numeric, Schema, Values
@@ -150,15 +150,12 @@ def numbers_of(name: str, cells: "pd.Series[Any]", way: Writing | None = None) -
 
 def _written(name: str, cells: "pd.Series[Any]", way: Writing) -> Floats:
     codes, values = pd.factorize(cells)
-    numbers = [np.nan] * (len(values) + 1)  # the last one for missing cells, whose code is -1
-    for place, value in enumerate(values):
-        text = str(value).strip()
-        number = number_in(text, way)
-        if number is None and not USUAL.holds(text):
-            row = int((codes == place).argmax())
-            raise ValueError(
-                f"column {name!r} is written {way.words}, got {text!r} in row {row}: correct it, "
-                "or list the column in categorical and fit again."
-            )
-        numbers[place] = np.nan if number is None else number
-    return np.array(numbers)[codes]
+    different = cells_of([str(value) for value in values], USUAL, way)
+    if different.words.any():
+        place = int(different.words.argmax())
+        raise ValueError(
+            f"column {name!r} is written {way.words}, got {different.texts[place]!r} in row "
+            f"{int((codes == place).argmax())}: correct it, or list the column in categorical and "
+            "fit again."
+        )
+    return np.append(different.numbers, np.nan)[codes]  # the last for missing cells, of code -1
