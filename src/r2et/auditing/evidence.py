@@ -19,8 +19,8 @@ class Subject:
     model: nn.Module
     digest: str
     classes: tuple[str, ...]
-    findings: tuple[tuple[Finding, bool], ...]
-    """What was found before the audit, and whether it was repaired."""
+    findings: tuple[Finding, ...]
+    """What was found before the audit, and repaired where it was repairable."""
     recorded: RecordedModel | None
     """What it runs, as it is deployed and in float64, None if no certificate can be given."""
     uncertified: str | None

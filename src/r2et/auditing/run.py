@@ -323,7 +323,7 @@ class _Run:
             models=tuple(
                 tally.summary(
                     each.name,
-                    [preflight_of(*finding) for finding in each.findings],
+                    [preflight_of(finding) for finding in each.findings],
                     [*doubts, *notes_of(each, tally, source, settings, rows, MOST_DRAWN)],
                 )
                 for each, tally, doubts in zip(self.subjects, tallies, doubted, strict=True)

@@ -69,7 +69,7 @@ class Ready:
     model: nn.Module
     deployed: nn.Module
     device: torch.device
-    findings: tuple[tuple[Finding, bool], ...]
+    findings: tuple[Finding, ...]
 
 
 def made_ready(
@@ -90,7 +90,7 @@ def made_ready(
         model=_exact(name, model, x.to(own.device)),
         deployed=model,
         device=own.device,
-        findings=(*stripped, *((each, each.repairable) for each in findings)),
+        findings=(*stripped, *findings),
     )
 
 
@@ -128,7 +128,7 @@ def _check_width(name: str, model: nn.Module, x: Tensor) -> None:
         ) from problem
 
 
-def _without_softmax(model: nn.Module) -> tuple[nn.Module, list[tuple[Finding, bool]]]:
+def _without_softmax(model: nn.Module) -> tuple[nn.Module, list[Finding]]:
     """The model without a softmax at its end, whose slopes a certificate could not follow."""
     if type(model) is not nn.Sequential or not len(model):
         return model, []
@@ -143,7 +143,7 @@ def _without_softmax(model: nn.Module) -> tuple[nn.Module, list[tuple[Finding, b
         severity="error",
         repairable=True,
     )
-    return model[:-1], [(done, True)]
+    return model[:-1], [done]
 
 
 def _exact(name: str, model: nn.Module, x: Tensor) -> nn.Module:

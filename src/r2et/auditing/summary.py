@@ -231,13 +231,13 @@ def quotas(counts: Mapping[str, int], most: int) -> dict[str, int]:
 # --- how the numbers came about ------------------------------------------------------------------
 
 
-def preflight_of(finding: Finding, repaired: bool) -> Preflight:
+def preflight_of(finding: Finding) -> Preflight:
     """A finding about a model, each part without the stop that the page sets."""
     cure = finding.cure.rstrip(".")
     return Preflight(
         problem=f"{finding.kind} ({finding.where}): {finding.problem.rstrip('.')}",
-        effect=finding.effect.rstrip(".") + ("" if repaired else f" (cure: {cure})"),
-        repair=cure if repaired else None,
+        effect=finding.effect.rstrip(".") + ("" if finding.repairable else f" (cure: {cure})"),
+        repair=cure if finding.repairable else None,
     )
 
 
