@@ -477,6 +477,8 @@ def test_attack_prints_the_curve_and_what_would_expose_it(attack) -> None:
     ):
         assert part in shown
     assert max(map(len, lines)) < 200
+    assert "by an l2 distance of epsilon" in shown
+    assert "by an linf distance of epsilon" in attack("--rounds", "1", "--perturbation", "linf")[1]
 
 
 def test_attack_tells_the_same_as_json(attack, tmp_path: Path) -> None:

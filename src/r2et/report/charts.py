@@ -8,13 +8,14 @@ import base64
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Curve
@@ -267,8 +268,7 @@ def curve(rows: Sequence[Result], colours: Colours) -> Drawing:
 def scatter(rows: Sequence[Result], colours: Colours) -> Drawing:
     """Thickness against the steps to the first flip, one panel for each of the shown pair."""
     shown = pair_shown(rows)
-    figure = Figure(figsize=(WIDTH, 0.7 + 1.95 * max(1, len(shown))))
-    panels = figure.subplots(max(1, len(shown)), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, panels, _ = _panels(len(shown), each=1.95, share=True)
     figure.subplots_adjust(left=0.1, right=0.98, top=0.93, bottom=0.13, hspace=0.32)
     data = [series.rows[0].series.scatter for series in shown]
     said = [
@@ -278,10 +278,7 @@ def scatter(rows: Sequence[Result], colours: Colours) -> Drawing:
     # One scale for both panels, or a narrow spread would look like a wide one.
     depth = 1 - min((value for each in data for value in each.thickness), default=0.0)
     panels[0].set_ylim(1 - 1.22 * max(depth, 0.01), 1 + 0.06 * max(depth, 0.01))
-    if shown:
-        panels[-1].set_xlabel("ERAttack steps until the first reason is displaced")
-    else:
-        panels[0].set_axis_off()
+    panels[-1].set_xlabel("ERAttack steps until the first reason is displaced")
     return Drawing(
         figure=figure,
         title="Thickness against the steps to the first flip",
@@ -312,27 +309,12 @@ def _scatter(axes: Axes, series: Series, data: Scatter, colours: Colours) -> str
     axes.set_xlim(0, 1.25 * last)
     axes.set_xticks([0, last / 4, last / 2, 3 * last / 4, last])
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    axes.text(
-        1.13 * last,
-        0.03,
-        f"never: {kept:.0f} %",
-        transform=axes.get_xaxis_transform(),
-        ha="center",
-        color=colours["muted"],
-        fontsize=9,
-    )
+    _note(axes, 1.13 * last, 0.03, f"never: {kept:.0f} %", colours, ha="center")
     names = {"thickness": "thickness", "hessian_norm": "Hessian norm"}
     found = {name: _mean_correlation(series.rows, name) for name in names}
     numbers = ", ".join(f"{names[name]} {value:+.2f}" for name, value in found.items())
-    axes.text(
-        0.985 * last,
-        0.03,
-        f"Spearman with steps: {numbers}".replace("-", "−"),
-        transform=axes.get_xaxis_transform(),
-        ha="right",
-        color=colours["muted"],
-        fontsize=9,
-    )
+    words = f"Spearman with steps: {numbers}".replace("-", "−")
+    _note(axes, 0.985 * last, 0.03, words, colours, ha="right")
     heading(axes, f"{series.label}: thickness", colours[series.colour])
     return (
         f"{series.label}: Spearman correlation with the steps to the first flip: {numbers}; "
@@ -341,7 +323,7 @@ def _scatter(axes: Axes, series: Series, data: Scatter, colours: Colours) -> str
 
 
 def _mean_correlation(rows: Sequence[Result], name: str) -> float:
-    return _mean([row.series.scatter.correlation[name] for row in rows])
+    return fmean([row.series.scatter.correlation[name] for row in rows])
 
 
 def profile(rows: Sequence[Result], colours: Colours) -> Drawing:
@@ -386,16 +368,7 @@ def profile(rows: Sequence[Result], colours: Colours) -> Drawing:
         axes.text(0.97, top, series.label, color=colours[series.colour], transform=axes.transAxes,
                   ha="right", fontweight="bold")  # fmt: skip
         top -= 0.09
-    axes.text(
-        k + 0.5,
-        0.99,
-        f"top {k} ends here",
-        transform=axes.get_xaxis_transform(),
-        ha="left",
-        va="top",
-        color=colours["muted"],
-        fontsize=9,
-    )
+    _note(axes, k + 0.5, 0.94, f"top {k} ends here", colours, ha="left")
     heading(
         axes, "Score as share of the top one  ·  line: median, band: middle half", colours["muted"]
     )
@@ -439,13 +412,13 @@ def plane(rows: Sequence[Result], colours: Colours) -> Drawing:
                 va="center",
             )
         else:
-            ends.append((_mean(aucs), _mean(kept), series))
-        said.append(f"{series.label}: AUC {_mean(aucs):.4f}, kept {_mean(kept):.1f} percent")
+            ends.append((max(aucs), kept[aucs.index(max(aucs))], series))
+        said.append(f"{series.label}: AUC {fmean(aucs):.4f}, kept {fmean(kept):.1f} percent")
     axes.margins(x=0.22)
     axes.set_ylim(0, 102)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel("clean AUC")
     _name_ends(axes, ends, colours)
     heading(
@@ -469,9 +442,7 @@ def constraint_handling(
     """
     goals = list(dict.fromkeys(point.goal for point in points))
     marks = _marks(points)
-    height = 0.75 + 2.45 * max(1, len(goals))
-    figure = Figure(figsize=(WIDTH, height))
-    panels = figure.subplots(max(1, len(goals)), 1, squeeze=False)[:, 0]
+    figure, panels, height = _panels(len(goals), each=2.45)
     figure.subplots_adjust(
         left=0.075, right=0.72, top=1 - 0.3 / height, bottom=0.5 / height, hspace=0.38
     )
@@ -480,11 +451,9 @@ def constraint_handling(
         own = [point for point in points if point.goal == goal]
         axes.axvspan(-100, 100 * tolerable, color=colours["rule"], alpha=0.35, linewidth=0)
         said.append(_handling(axes, goal, own, marks, colours))
+    panels[-1].set_xlabel("inputs with a changed prediction, %")
     if points:
-        panels[-1].set_xlabel("inputs with a changed prediction, %")
         _name_marks(panels[0], marks, tolerable, colours)
-    else:
-        panels[0].set_axis_off()
     return Drawing(
         figure=figure,
         title="Reasons kept against changed predictions",
@@ -558,8 +527,8 @@ def _side_by_side(
     found = {}
     for group in cells.values():
         place = (
-            _mean([100 * point.sensitivity for point in group]),
-            _mean([100 * point.precision for point in group]),
+            fmean([100 * point.sensitivity for point in group]),
+            fmean([100 * point.precision for point in group]),
         )
         found[place] = list(dict.fromkeys(point.handler for point in group))
     return found
@@ -595,6 +564,22 @@ def _canvas(colours: Colours, *, height: float, right: float) -> tuple[Figure, A
     figure.subplots_adjust(left=0.075, right=right, top=0.915, bottom=0.47 / height)
     axes.grid(axis="y", color=colours["rule"], linewidth=0.6)
     return figure, axes
+
+
+def _panels(count: int, *, each: float, share: bool = False) -> tuple[Figure, list[Axes], float]:
+    """A figure of panels one below the other, `each` inches high; none is shown as an empty one."""
+    height = 0.75 + each * max(1, count)
+    figure = Figure(figsize=(WIDTH, height))
+    panels = figure.subplots(max(1, count), 1, sharex=share, sharey=share, squeeze=False)[:, 0]
+    if not count:
+        panels[0].set_axis_off()
+    return figure, list(panels), height
+
+
+def _note(axes: Axes, x: float, y: float, words: str, colours: Colours, *, ha: str) -> None:
+    """Small words at a place of the horizontal axis, as high as a share of the vertical one."""
+    place = axes.get_xaxis_transform()
+    axes.text(x, y, words, transform=place, ha=ha, color=colours["muted"], fontsize=9)
 
 
 def _room_for_names(shown: Sequence[Series]) -> float:
@@ -661,13 +646,9 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
     return moved
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _means(lists: Iterable[Sequence[float]]) -> list[float]:
     """Mean of the lists, place by place."""
-    return [_mean(at) for at in zip(*lists, strict=True)]
+    return [fmean(at) for at in zip(*lists, strict=True)]
 
 
 # --- charts of an audit -------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
@@ -93,28 +94,28 @@ def headline(rows: Sequence[Result]) -> Headline:
     budget = budget_text(vanilla[seeds[0]], radius)
     before = [_displaced(vanilla[seed], radius) for seed in seeds]
     after = [_displaced(best[seed], radius) for seed in seeds]
-    aucs = [_mean([of[seed].numbers["clean_auc"] for seed in seeds]) for of in (vanilla, best)]
-    gain = round(_mean(before), 1) - round(_mean(after), 1)
+    aucs = [fmean([of[seed].numbers["clean_auc"] for seed in seeds]) for of in (vanilla, best)]
+    gain = round(fmean(before), 1) - round(fmean(after), 1)
     first = (
         f"A small change to the input ({budget})"
         f"{_unchanged([of[seed] for of in (vanilla, best) for seed in seeds])} displaced on "
-        f"average {_mean(before):.1f} of the {k} reasons that an ordinary network gives."
+        f"average {fmean(before):.1f} of the {k} reasons that an ordinary network gives."
     )
     # A network that turned out no steadier is not called steady.
     name = "steady network" if gain > 0 else "chosen network"
     verdict = "" if gain > 0 else " was no steadier: it" if gain == 0 else " was less steady: it"
     second = (
         f"The {name}, {_trained_with([best[seed] for seed in seeds])},{verdict} lost "
-        f"{_mean(after):.1f}, at an AUC of {aucs[1]:.4f} against {aucs[0]:.4f}."
+        f"{fmean(after):.1f}, at an AUC of {aucs[1]:.4f} against {aucs[0]:.4f}."
     )
     strips = [
-        Strip(kind="vanilla", label="Ordinary network", displaced=_mean(before), auc=aucs[0]),
-        Strip(kind="best", label=name.capitalize(), displaced=_mean(after), auc=aucs[1]),
+        Strip(kind="vanilla", label="Ordinary network", displaced=fmean(before), auc=aucs[0]),
+        Strip(kind="best", label=name.capitalize(), displaced=fmean(after), auc=aucs[1]),
     ]
     control = [row for row in passed_rows(rows, LINEAR) if row.seed in seeds]
     if control:
-        lost = _mean([_displaced(row, radius) for row in control])
-        auc = _mean([row.numbers["clean_auc"] for row in control])
+        lost = fmean([_displaced(row, radius) for row in control])
+        auc = fmean([row.numbers["clean_auc"] for row in control])
         strips.append(Strip(kind="linear", label="Linear control", displaced=lost, auc=auc))
     return Headline(
         finding=f"{first} {second}",
@@ -231,7 +232,7 @@ def _hollow(vanilla: Sequence[Result], best: Sequence[Result], name: str) -> lis
     """What else changed with the steadiness, if it is enough to mention."""
 
     def both(measure: str) -> list[float]:
-        return [_mean([row.numbers[measure] for row in of]) for of in (vanilla, best)]
+        return [fmean([row.numbers[measure] for row in of]) for of in (vanilla, best)]
 
     (many, few), (before, after) = both("distinct_sets"), both("flippable")
     said = []
@@ -591,10 +592,6 @@ def _moves(found: Mapping[str, Sequence[Mapping[str, Any]]], of: str) -> dict[st
     ]
     entries = [place for place, each in enumerate(after) if each["moved"]]
     return {"k": shown, "before": before, "after": after, "lines": lines, "entries": entries}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 FIGURES = (

@@ -11,7 +11,7 @@ from r2et.actionable.sets import ActionableSet, what_it_buys
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Audit
 from r2et.data.dataset import Split
-from r2et.evaluation.results import CONTROLS, ER, STRONG, Measure, Result
+from r2et.evaluation.results import CONTROLS, ER, MEASURES, STRONG, Measure, Result
 from r2et.experiments.attack_records import AttackRun, AttackRunSettings
 from r2et.experiments.tables import (
     CHOSEN,
@@ -134,7 +134,8 @@ def _allowed(findings: AttackRun) -> str:
     """Which inputs the attack may use, and what an epsilon measures."""
     if isinstance(findings.perturbation, ActionableSet):
         return "Only what a person could change, at a price of epsilon; predictions stay."
-    return "Every column may move, by an l2 distance of epsilon in scaled units; predictions stay."
+    distance = f"an {findings.settings.perturbation} distance of epsilon in scaled units"
+    return f"Every column may move, by {distance}; predictions stay."
 
 
 def _findings_in_words(findings: AttackRun) -> Iterator[str]:
@@ -173,16 +174,18 @@ def _findings_in_words(findings: AttackRun) -> Iterator[str]:
     if (exchanges := findings.exchanges) is not None:
         left_out = f"; {count(exchanges.without, 'example')} with too few of them left out"
         yield (
-            f"Exchange agreement {exchanges.order:.2f}: how far the gradients order the exchanges "
-            "of categories that a person could make as the score does; 1 is the same order, 0 none"
+            f"Exchange agreement {exchanges.order:.2f}: {_said(EXCHANGES)}"
             f"{left_out * bool(exchanges.without)}."
         )
-        yield (
-            f"Exchange size {exchanges.size:.2f}: what the gradients say that exchanges do against "
-            "what these do, the smaller over the larger."
-        )
+        yield f"Exchange size {exchanges.size:.2f}: {_said('exchange_size')}."
         if said := doubt(exchanges.order, exchanges.size):
             yield said
+
+
+def _said(measure: str) -> str:
+    """What a measure says, as the second half of a sentence."""
+    line = MEASURES[measure].line.removesuffix(".")
+    return f"{line[0].lower()}{line[1:]}"
 
 
 def print_handling(
@@ -247,10 +250,7 @@ def print_audit(found: Audit, console: Console) -> None:
         table.add_row(Text(each.name), *counts)
     console.print(table)
     if exchanged:
-        console.print(
-            "Exchanges agree: how far the gradients order the exchanges of categories that a "
-            "person could make as the score does; 1 is the same order, 0 none."
-        )
+        console.print(f"Exchanges agree: {_said(EXCHANGES)}.")
     for each in found.models:
         for note in each.notes:
             console.print(f"{each.name}: {note}" if len(found.models) > 1 else note)
