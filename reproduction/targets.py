@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from r2et.core.naming import nearest
+from r2et.core.naming import counted, nearest
 from r2et.data.builtin import DATASETS
 from r2et.evaluation.results import MSE, Result
 from r2et.experiments.config import RETRAIN, Recipe, load_recipe, recipe_names
@@ -140,7 +140,7 @@ def settings_told(rows: Sequence[Result], recipe: str, dataset: str) -> str:
     """Recipe, seeds, k, radius, epochs, examples and explainer of some rows, as one line."""
     own = rows_of(rows, recipe, dataset)
     seeds = len({row.seed for row in own})
-    told = [f"recipe {recipe}", f"{seeds} seed{'s' * (seeds != 1)}"]
+    told = [f"recipe {recipe}", counted(seeds, "seed")]
     measured = next((row for row in own if row.examples), None)
     if measured is not None:
         told.append(f"k = {measured.k}")

@@ -27,7 +27,7 @@ from r2et.auditing.encoding import (
     wishes_of,
 )
 from r2et.core.limits import content_of
-from r2et.core.naming import nearest
+from r2et.core.naming import counted, nearest
 from r2et.data.cells import Missing, Survey, word_in
 from r2et.data.features import Scale
 from r2et.data.fitting import Wish, surveyed, written_notes
@@ -276,7 +276,7 @@ def _unseen(schema: Schema, surveys: Mapping[str, Survey]) -> Iterator[str]:
             most = ", ".join(f"{word!r} {count:,} times" for word, count in new.most_common(5))
             more = f" and {len(new) - 5:,} others" if len(new) > 5 else ""
             yield (
-                f"Column {name!r} has {len(new):,} value{'s' * (len(new) > 1)} that training never "
+                f"Column {name!r} has {counted(len(new), 'value')} that training never "
                 f"showed, in {new.total():,} rows ({most}{more}): each was encoded as the average "
                 "of the training rows; correct them, merge them with known ones, or train again."
             )

@@ -56,8 +56,8 @@ def sweep_command(
     check_address(backend, address)
     if recipe.endswith(".toml"):
         check_there(recipe, "recipe")
+    from r2et.core.naming import counted
     from r2et.experiments.execution import sweep
-    from r2et.report.terminal import count
 
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
     folder = faults.folder = out or Path("runs") / f"sweep-{name}"
@@ -81,6 +81,6 @@ def sweep_command(
         )
         console.print(f"{row.dataset}, seed {row.seed}: no model of {row.label}, {why}.")
     console.print(
-        f"{count(len(rows), 'row')}, of which {len(failed) or 'none'} failed the gate: "
+        f"{counted(len(rows), 'row')}, of which {len(failed) or 'none'} failed the gate: "
         f"{folder / 'results.jsonl'}"
     )

@@ -17,6 +17,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{hint}Known: {', '.join(names.values())}."
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "row"), counted(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def one_line(problem: BaseException) -> str:
     """What an error of another library says, with its kind where it says nothing."""
     return " ".join(str(problem).split()).rstrip(".") or type(problem).__name__

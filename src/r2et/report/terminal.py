@@ -10,6 +10,7 @@ from rich.text import Text
 from r2et.actionable.sets import ActionableSet, what_it_buys
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
 from r2et.auditing.records import Audit
+from r2et.core.naming import counted
 from r2et.data.dataset import Split
 from r2et.evaluation.results import CONTROLS, ER, MEASURES, STRONG, Measure, Result
 from r2et.experiments.attack_records import AttackRun, AttackRunSettings
@@ -35,7 +36,7 @@ def print_run(rows: Sequence[Result], console: Console) -> None:
         console.width = 120
     lines = main_table(rows)
     k, seeds = rows[0].k, len({row.seed for row in rows})
-    told = f"{rows[0].dataset}, recipe {rows[0].recipe}, {seeds} seed{'s' * (seeds > 1)}"
+    told = f"{rows[0].dataset}, recipe {rows[0].recipe}, {counted(seeds, 'seed')}"
     spread = ", mean ± sd over seeds" if seeds > 1 else ""
     columns = columns_of(rows)
     measured = [column for column in columns if column.group != CONTROLS]
@@ -85,7 +86,7 @@ def print_findings(findings: AttackRun, name: str, console: Console) -> None:
     kept = "" if settings.handling is None else f" with {settings.handling}"
     console.print(
         f"{name}: {settings.attack} attack{kept} on the top {k} features of "
-        f"{_explained(settings)}, {count(findings.examples, 'test example')}",
+        f"{_explained(settings)}, {counted(findings.examples, 'test example')}",
         style="bold",
     )
     console.print(_allowed(findings))
@@ -113,11 +114,6 @@ def print_findings(findings: AttackRun, name: str, console: Console) -> None:
         console.print(f"Preflight: {in_words(finding)}", style="bold red")
     for alarm in findings.alarms:
         console.print(f"Alarm: {alarm}", style="bold red")
-
-
-def count(number: int, what: str) -> str:
-    """A number of things: "1 row", "2,000 rows"."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _explained(settings: AttackRunSettings) -> str:
@@ -164,7 +160,7 @@ def _findings_in_words(findings: AttackRun) -> Iterator[str]:
         auc += f"; on the examples {before:.4f} before and {after:.4f} after the attack"
     yield f"{auc}."
     yield (
-        f"{count(findings.distinct_sets, 'distinct top-k set')} among the examples; the k-th and "
+        f"{counted(findings.distinct_sets, 'distinct top-k set')} among the examples; the k-th and "
         f"the next score are equal for {100 * findings.ties:.1f} %."
     )
     yield (
@@ -172,7 +168,7 @@ def _findings_in_words(findings: AttackRun) -> Iterator[str]:
         "which one-hot columns cannot vary."
     )
     if (exchanges := findings.exchanges) is not None:
-        left_out = f"; {count(exchanges.without, 'example')} with too few of them left out"
+        left_out = f"; {counted(exchanges.without, 'example')} with too few of them left out"
         yield (
             f"Exchange agreement {exchanges.order:.2f}: {_said(EXCHANGES)}"
             f"{left_out * bool(exchanges.without)}."
@@ -196,7 +192,7 @@ def print_handling(
     console.print(
         f"{split.dataset.name}: ways to keep predictions while the top {k} features of "
         f"{_explained(settings)} are attacked, epsilon {max(settings.epsilons):g}, "
-        f"{count(attacked, 'test example')}",
+        f"{counted(attacked, 'test example')}",
         style="bold",
     )
     table = Table(box=SIMPLE_HEAD)
@@ -228,7 +224,7 @@ def print_audit(found: Audit, console: Console) -> None:
     """Print the verdicts on each model's decisions, and where everything is."""
     console.print(
         f"{found.data.name}: do the {found.settings.k} reasons of each of "
-        f"{count(found.data.rows, 'decision')} hold under changes up to "
+        f"{counted(found.data.rows, 'decision')} hold under changes up to "
         f"{found.settings.tolerance:g}?",
         style="bold",
     )

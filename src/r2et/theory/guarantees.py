@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from r2et.core.naming import counted
 from r2et.core.ranking import check_k, order
 
 
@@ -88,7 +89,7 @@ class RiskBound:
             f"With confidence {self.confidence:.4g}, at most {self.mean:.1%} of the {self.pairs} "
             f"pairs of a top feature and another are out of order, on average over the draws' "
             f"distribution{whose}.",
-            f"That is {seen}, and {self.excess:.1%} for what {_count(self.draws, 'draw')} cannot "
+            f"That is {seen}, and {self.excess:.1%} for what {counted(self.draws, 'draw')} cannot "
             f"show (chromatic number {self.chromatic}, logarithm of the covering number "
             f"{self.log_cover:.4g}).",
         ]
@@ -108,7 +109,7 @@ class RiskBound:
             )
             lines.append(
                 f"The bound is vacuous{of_whom}: it allows every pair to be out of order; from "
-                f"{_count(enough, 'draw')} on, no more than 5.0% are added to what was seen."
+                f"{counted(enough, 'draw')} on, no more than 5.0% are added to what was seen."
             )
         return "\n".join([*lines, *self.assumptions])
 
@@ -350,10 +351,6 @@ def _exponent_needed(confidence: float, log_cover: float) -> float:
     return log_cover - math.log1p(-confidence)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def _check_draws(saliency: Tensor, reference: Tensor) -> None:
     """Refuse explanations that are not those of some draws for each of some examples."""
     if (
@@ -395,8 +392,8 @@ def _check_setting(draws: int, pairs: int, chromatic: int | None, log_cover: flo
     colours = worst if chromatic is None else chromatic
     if isinstance(colours, bool) or not isinstance(colours, int) or not 1 <= colours <= worst:
         raise ValueError(
-            f"the chromatic number of {_count(pairs, 'pair')} must be a whole number in 1..{worst},"
-            f" got {colours!r}: leave it out where the dependence is not known."
+            f"the chromatic number of {counted(pairs, 'pair')} must be a whole number in "
+            f"1..{worst}, got {colours!r}: leave it out where the dependence is not known."
         )
     if not 0 <= log_cover < math.inf:
         raise ValueError(
