@@ -10,7 +10,6 @@ import math
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ def one_form(out: Path, seed: int, form: str) -> tuple[float, float, float]:
 def vanilla_of(dataset: Dataset, seed: int, out: Path) -> Outcome:
     """The Vanilla network that a reproduction of table 1 left in its folder."""
     recipe = load_recipe("paper", DATASET)
-    plan = Plan(dataset=dataset, source=partial(load, DATASET), recipe=recipe, seeds=1)
+    plan = Plan(dataset=dataset, recipe=recipe, seeds=1)
     unit = unit_of(plan, seed, recipe.methods[0], out)
     kept = kept_unit(unit)
     assert kept is not None

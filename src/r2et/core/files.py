@@ -85,7 +85,12 @@ def _refusal(path: Path, problem: OSError) -> ValueError:
 
 def write_text(path: Path, text: str) -> Path:
     """The path, now holding `text`."""
-    return write_aside(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """The path, now holding these bytes."""
+    return write_aside(path, lambda aside: aside.write_bytes(content))
 
 
 def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:

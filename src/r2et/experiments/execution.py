@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 import torch
 
-from r2et.core.files import clear_aside, held, write_aside, write_text
+from r2et.core.files import clear_aside, held, write_bytes, write_text
 from r2et.core.naming import nearest
 from r2et.core.ranking import check_k
+from r2et.core.settings import settings_from
 from r2et.data.builtin import DATASETS
 from r2et.data.builtin import load as load_embedded
 from r2et.data.dataset import Dataset
@@ -44,7 +45,6 @@ from r2et.experiments.runner import (
     unit_print,
 )
 from r2et.training.checkpoint import load as load_model
-from r2et.training.settings import Candidate
 from r2et.training.trainer import select
 
 BACKENDS = ("joblib", "dask")
@@ -312,18 +312,27 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """The models trained together: a method's whole grid on one data set and seed."""
+    """The models trained together: a method's whole grid on one data set and seed.
+
+    They go on from the model of the unit `vanilla`, or start from nothing.
+    """
 
     plan: Plan
     seed: int
     method: MethodPlan
     folder: Path
     mark: str
+    vanilla: "Unit | None" = None
 
     @property
     def name(self) -> str:
         """What the unit is told apart by."""
         return f"train {self.folder.name} {self.method.name} {self.mark}"
+
+    @property
+    def needs(self) -> list["Unit"]:
+        """The units that must be finished before."""
+        return [] if self.vanilla is None else [self.vanilla]
 
     @property
     def record(self) -> Path:
@@ -338,33 +347,27 @@ class Unit:
 
 def unit_of(plan: Plan, seed: int, method: MethodPlan, out: Path) -> Unit:
     """The unit of a method and seed in an output folder."""
+    goes_on = retrains(plan.recipe, method.name)
     return Unit(
         plan=plan,
         seed=seed,
         method=method,
         folder=out / "models" / f"{plan.dataset.name}-seed-{seed}",
         mark=unit_print(plan.dataset, plan.recipe, method),
+        vanilla=unit_of(plan, seed, plan.recipe.methods[0], out) if goes_on else None,
     )
 
 
 def keep_unit(unit: Unit, outcomes: Sequence[Outcome]) -> None:
     """Write the models of a unit, and then the record by which it counts as finished."""
+    record = []
     for each in outcomes:
         if each.model is not None:
-            write_aside(unit.path(each.settings), partial(_put, content=each.model))
-    told = [
-        {
-            "settings": each.settings,
-            "candidate": None if each.candidate is None else asdict(each.candidate),
-            "problem": each.problem,
-        }
-        for each in outcomes
-    ]
-    write_text(unit.record, json.dumps(told, indent=1, allow_nan=False) + "\n")
-
-
-def _put(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+            write_bytes(unit.path(each.settings), each.model)
+        values = asdict(each)
+        del values["model"]
+        record.append(values)
+    write_text(unit.record, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def kept_unit(unit: Unit) -> list[Outcome] | None:
@@ -373,17 +376,9 @@ def kept_unit(unit: Unit) -> list[Outcome] | None:
     The models themselves stay on disk.
     """
     try:
-        told = json.loads(unit.record.read_text(encoding="utf-8"))
-        outcomes = [
-            Outcome(
-                settings=each["settings"],
-                candidate=None if each["candidate"] is None else Candidate(**each["candidate"]),
-                model=None,
-                problem=each["problem"],
-            )
-            for each in told
-        ]
-    except (OSError, ValueError, TypeError, KeyError):
+        record = json.loads(unit.record.read_text(encoding="utf-8"))
+        outcomes = [settings_from(Outcome, each, str(unit.record)) for each in record]
+    except (OSError, ValueError, TypeError):
         return None
     models = (unit.path(each.settings) for each in outcomes if each.candidate is not None)
     return outcomes if all(path.is_file() for path in models) else None
@@ -416,31 +411,9 @@ class Measurement:
         return f"measure {self.key}"
 
     @property
-    def units(self) -> list[Unit]:
-        """The units it needs."""
+    def needs(self) -> list[Unit]:
+        """The units that must be finished before."""
         return [self.vanilla, *([] if self.own is None else [self.own])]
-
-
-@dataclass
-class State:
-    """How far a sweep is."""
-
-    out: Path
-    runner: Runner
-    on_progress: OnProgress
-    total: int
-    done: int = 0
-    finished: dict[str, list[Outcome]] = field(default_factory=dict)
-
-    @property
-    def results(self) -> Path:
-        """The file of the rows."""
-        return self.out / "results.jsonl"
-
-    def tell(self, what: str, more: int = 1) -> None:
-        """One more unit or row is done."""
-        self.done += more
-        self.on_progress(Progress(done=self.done, total=self.total, what=what))
 
 
 def _measurements(plan: Plan, out: Path) -> Iterator[Measurement]:
@@ -474,24 +447,21 @@ def _carry_out(
     wanted = [each for plan in plans for each in _measurements(plan, out)]
     with held(out):
         _prepare(plans, wanted, out)
-        results = out / "results.jsonl"
-        present = {row.key for row in read_results(results)}
-        rows = [each for each in wanted if each.key not in present]
-        units = {unit.name: unit for row in rows for unit in row.units}
+        rows = {row.key: row for row in read_results(out / "results.jsonl")}
+        missing = [each for each in wanted if each.key not in rows]
+        units = {unit.name: unit for each in missing for unit in each.needs}
         kept = {name: outcomes for name, unit in units.items() if (outcomes := kept_unit(unit))}
-        missing = [unit for name, unit in units.items() if name not in kept]
+        untrained = [unit for name, unit in units.items() if name not in kept]
         state = State(
-            out=out,
+            results=out / "results.jsonl",
             runner=runner,
             on_progress=on_progress,
-            total=len(missing) + len(rows),
+            total=len(untrained) + len(missing),
             finished=kept,
+            rows=rows,
         )
-        if rows:
-            state.tell("beginning", more=0)
-        _work_through(state, missing, rows)
-        found = {row.key: row for row in read_results(results)}
-    return [found[each.key] for each in wanted]
+        state.work_through([*untrained, *missing])
+    return [rows[each.key] for each in wanted]
 
 
 def _prepare(plans: Sequence[Plan], wanted: Iterable[Measurement], out: Path) -> None:
@@ -505,109 +475,104 @@ def _prepare(plans: Sequence[Plan], wanted: Iterable[Measurement], out: Path) ->
     write_text(out / "recipe.json", json.dumps(asdict(plans[0].recipe), indent=1) + "\n")
 
 
-def _work_through(state: State, units: Sequence[Unit], rows: Sequence[Measurement]) -> None:
-    """Train and measure, each as soon as what it needs is there, rows before further models."""
-    known: dict[str, Unit | Measurement] = {unit.name: unit for unit in units}
-    known |= {row.name: row for row in rows}
-    waiting = {name: _needs(each) for name, each in known.items()}
-    under_way = 0
-    while waiting or under_way:
-        ready = [name for name, needs in waiting.items() if needs <= state.finished.keys()]
-        for name in ready:
-            del waiting[name]
-            under_way += _submit(state, known[name])
-        if under_way:
-            name, result = state.runner.next()
-            under_way -= 1
-            each = known[name]
-            if isinstance(each, Unit):
-                _take_unit(state, each, result)
-            else:
-                _take_row(state, result)
+@dataclass(kw_only=True)
+class State:
+    """How far a sweep is, and what takes it further.
 
+    A unit or a row that can be told without computing anything is final at once.
+    """
 
-def _needs(each: Unit | Measurement) -> set[str]:
-    """The names of the units that must be finished before this can begin."""
-    if isinstance(each, Measurement):
-        return {unit.name for unit in each.units}
-    return {_vanilla_of(each).name} if retrains(each.plan.recipe, each.method.name) else set()
+    results: Path
+    runner: Runner
+    on_progress: OnProgress
+    total: int
+    finished: dict[str, list[Outcome]]
+    rows: dict[str, Result]
+    done: int = 0
+    under_way: int = 0
 
+    def work_through(self, steps: Sequence[Unit | Measurement]) -> None:
+        """Train and measure, each as soon as what it needs is there, rows before more models."""
+        if steps:
+            self._tell("beginning", more=0)
+        known = {each.name: each for each in steps}
+        waiting = dict(known)
+        while waiting or self.under_way:
+            for name, each in list(waiting.items()):
+                if all(unit.name in self.finished for unit in each.needs):
+                    del waiting[name]
+                    if isinstance(each, Unit):
+                        self._train(each)
+                    else:
+                        self._measure(each)
+            if self.under_way:
+                name, result = self.runner.next()
+                self.under_way -= 1
+                each = known[name]
+                if isinstance(each, Unit):
+                    self._trained(each, result)
+                else:
+                    self._measured(result)
 
-def _vanilla_of(unit: Unit) -> Unit:
-    recipe = unit.plan.recipe
-    return unit_of(unit.plan, unit.seed, recipe.methods[0], unit.folder.parents[1])
+    def _train(self, unit: Unit) -> None:
+        start = None
+        if unit.vanilla is not None:
+            (start,) = self.finished[unit.vanilla.name]
+            if start.candidate is None:
+                problem = f"there is no Vanilla model to go on from: {start.problem}"
+                grid = unit.method.grid
+                self._trained(unit, [Outcome(settings=each, problem=problem) for each in grid])
+                return
+            start = replace(start, model=model_bytes(unit.vanilla, start.settings))
+        self._submit(unit, train_unit, unit.method, start, urgent=unit.method.name == VANILLA)
 
+    def _trained(self, unit: Unit, outcomes: Sequence[Outcome]) -> None:
+        keep_unit(unit, outcomes)
+        # A model is read again where it is needed, so that long sweeps do not pile them up.
+        self.finished[unit.name] = [replace(each, model=None) for each in outcomes]
+        self._tell(f"trained {label_of(unit.method.name)}")
 
-def _work(state: State, plan: Plan, seed: int) -> Work:
-    dataset = plan.dataset
-    sent = Source(load=received, name=dataset.digest)
-    return Work(
-        source=partial(_itself, dataset) if state.runner.here else plan.source or sent,
-        data=dataset.digest,
-        recipe=plan.recipe,
-        seed=seed,
-        code=code_digest(),
-    )
+    def _measure(self, row: Measurement) -> None:
+        plan, (vanilla,) = row.plan, self.finished[row.vanilla.name]
+        # Without a Vanilla model there is no floor, and nothing to keep above it.
+        floor = None if vanilla.candidate is None else vanilla.candidate.auc - plan.recipe.gate
+        outcomes = [] if row.own is None else self.finished[row.own.name]
+        candidates = [each.candidate for each in outcomes if each.candidate is not None]
+        chosen = select(candidates, math.inf if floor is None else floor)
+        head = row_head(plan.dataset, plan.recipe, row.seed, row.method, outcomes, floor, chosen)
+        if row.own is None:
+            self._submit(row, measure_unit, head, None, urgent=True)
+        elif chosen is None:
+            self._measured(head)
+        else:
+            model = model_bytes(row.own, chosen.settings)
+            self._submit(row, measure_unit, head, model, urgent=True)
+
+    def _measured(self, row: Result) -> None:
+        append_results(self.results, [row])
+        self.rows[row.key] = row
+        self._tell(f"measured {row.label}")
+
+    def _submit(
+        self,
+        step: Unit | Measurement,
+        compute: Callable[..., Any],
+        *arguments: Any,
+        urgent: bool,
+    ) -> None:
+        dataset, recipe = step.plan.dataset, step.plan.recipe
+        sent = Source(load=received, name=dataset.digest)
+        source = partial(_itself, dataset) if self.runner.here else step.plan.source or sent
+        work = Work(
+            source=source, data=dataset.digest, recipe=recipe, seed=step.seed, code=code_digest()
+        )
+        self.runner.submit(step.name, compute, work, *arguments, urgent=urgent)
+        self.under_way += 1
+
+    def _tell(self, what: str, more: int = 1) -> None:
+        self.done += more
+        self.on_progress(Progress(done=self.done, total=self.total, what=what))
 
 
 def _itself(dataset: Dataset) -> Dataset:
     return dataset
-
-
-def _submit(state: State, each: Unit | Measurement) -> bool:
-    return _submit_unit(state, each) if isinstance(each, Unit) else _submit_row(state, each)
-
-
-def _submit_unit(state: State, unit: Unit) -> bool:
-    """Whether the unit is being trained; without a Vanilla to go on from it is final at once."""
-    start = None
-    if retrains(unit.plan.recipe, unit.method.name):
-        before = _vanilla_of(unit)
-        (start,) = state.finished[before.name]
-        if start.candidate is None:
-            problem = f"there is no Vanilla model to go on from: {start.problem}"
-            _take_unit(state, unit, [_without_model(each, problem) for each in unit.method.grid])
-            return False
-        start = replace(start, model=model_bytes(before, start.settings))
-    work, urgent = _work(state, unit.plan, unit.seed), unit.method.name == VANILLA
-    state.runner.submit(unit.name, train_unit, work, unit.method, start, urgent=urgent)
-    return True
-
-
-def _without_model(settings: dict[str, Any], problem: str) -> Outcome:
-    return Outcome(settings=settings, candidate=None, model=None, problem=problem)
-
-
-def _take_unit(state: State, unit: Unit, outcomes: Sequence[Outcome]) -> None:
-    keep_unit(unit, outcomes)
-    # A model is read again where it is needed, so that long sweeps do not pile them up.
-    state.finished[unit.name] = [replace(each, model=None) for each in outcomes]
-    state.tell(f"trained {label_of(unit.method.name)}")
-
-
-def _submit_row(state: State, row: Measurement) -> bool:
-    """Whether the row is being measured; without a model above the floor it is final at once.
-
-    Without a Vanilla model there is no floor, and nothing to keep above it.
-    """
-    plan, (vanilla,) = row.plan, state.finished[row.vanilla.name]
-    floor = None if vanilla.candidate is None else vanilla.candidate.auc - plan.recipe.gate
-    outcomes = [] if row.own is None else state.finished[row.own.name]
-    candidates = [each.candidate for each in outcomes if each.candidate is not None]
-    chosen = select(candidates, math.inf if floor is None else floor)
-    head = row_head(plan.dataset, plan.recipe, row.seed, row.method, outcomes, floor, chosen)
-    if row.own is not None and chosen is None:
-        _take_row(state, head)
-        return False
-    model = None
-    if row.own is not None and chosen is not None:
-        model = model_bytes(row.own, chosen.settings)
-    state.runner.submit(
-        row.name, measure_unit, _work(state, plan, row.seed), head, model, urgent=True
-    )
-    return True
-
-
-def _take_row(state: State, row: Result) -> None:
-    append_results(state.results, [row])
-    state.tell(f"measured {row.label}")

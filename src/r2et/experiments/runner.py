@@ -143,9 +143,9 @@ class Outcome:
     """What became of one setting: a judged model, packed, or the reason why there is none."""
 
     settings: dict[str, Any]
-    candidate: Candidate | None
-    model: bytes | None
+    candidate: Candidate | None = None
     problem: str | None = None
+    model: bytes | None = None
 
 
 def alone(unit: Callable[..., Any], *arguments: Any) -> Any:
@@ -341,7 +341,7 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
     outcomes = []
     for settings, each, problem in zip(plan.grid, found, problems, strict=True):
         if problem is not None:
-            outcomes.append(Outcome(settings=settings, candidate=None, model=None, problem=problem))
+            outcomes.append(Outcome(settings=settings, problem=problem))
             continue
         (score, precision), (model, told) = next(judgements), next(kept)
         candidate = Candidate(settings=settings, auc=score, precision=precision)
