@@ -1,6 +1,5 @@
 """What the documents say exists, exists."""
 
-import pydoc
 import re
 import runpy
 import sys
@@ -52,12 +51,6 @@ def test_local_links_of_the_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_every_name_of_the_reference_exists() -> None:
-    for page in (ROOT / "docs" / "api").glob("*.md"):
-        names = re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        assert not [name for name in names if pydoc.locate(name) is None], page.name
 
 
 PAGES = sorted([*(ROOT / "docs" / "start").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")])
