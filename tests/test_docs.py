@@ -5,7 +5,6 @@ import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
-from pkgutil import resolve_name
 
 import pytest
 
@@ -74,12 +73,6 @@ def test_the_python_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_every_page_is_in_the_navigation(page: Path) -> None:
     assert str(page.relative_to(ROOT / "docs")) in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-
-
-def test_what_the_api_pages_name_exists() -> None:
-    for page in (ROOT / "docs" / "api").glob("*.md"):
-        for name in re.findall(r"^::: ([\w.]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
-            resolve_name(name)
 
 
 def test_the_readme_is_short() -> None:

@@ -82,10 +82,10 @@ def test_a_drawing_is_well_formed_and_holds_all_it_shows(kind: str) -> None:
     desc = root.find("{*}desc")
     assert desc is not None
     assert desc.text is not None
-    assert "1 are still among them afterwards, 1 are not: 50.0 % kept" in desc.text
+    assert "1 are still among them afterwards, 1 are not: 50.0\u00a0% kept" in desc.text
     assert root.attrib["aria-label"].endswith(desc.text)
     assert {*COLOURS.values()} <= {*re.findall(r'stroke="(#\w+)"', svg)}
-    assert "P@2 50.0 %" in svg
+    assert "P@2 50.0\u00a0%" in svg
     assert svg == decision_map(made(kind))
 
 
@@ -140,7 +140,7 @@ def test_a_figure_shows_all_methods_side_by_side(kind: str) -> None:
     ElementTree.fromstring(svg)
     assert WILD not in svg
     assert len(pictures(svg)) == 16 + 2 * (kind == "picture")
-    assert svg.count("P@2 50.0 %") == 8
+    assert svg.count("P@2 50.0\u00a0%") == 8
     assert len(svg) < 100_000
 
 

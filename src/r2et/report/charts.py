@@ -4,7 +4,6 @@ A function that draws takes the colours and returns a `Drawing`. `html_of` puts 
 picture that follows the reader's choice of light or dark, and `file_of` into a file of its own.
 """
 
-import base64
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from r2et.experiments.tables import (
     is_steady,
     passed_rows,
 )
-from r2et.report.pages import DARK, LIGHT, Colours
+from r2et.report.pages import DARK, LIGHT, Colours, data_address
 
 
 def style(colours: Colours) -> dict[Any, Any]:
@@ -86,11 +85,7 @@ def html_of(draw: Draw) -> Markup:
     return Markup(
         '<picture><source media="(prefers-color-scheme: dark)" srcset="{}">'
         '<img class="chart" src="{}" alt="{}"></picture>'
-    ).format(_address(dark), _address(light), alt)
-
-
-def _address(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    ).format(*(data_address("image/svg+xml", each.encode()) for each in (dark, light)), alt)
 
 
 def file_of(draw: Draw) -> str:

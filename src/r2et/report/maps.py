@@ -6,7 +6,6 @@ colour-blind and for print. They carry no style of their own, so that
 a page may forbid styles within elements.
 """
 
-import base64
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from PIL import Image
 
 from r2et.core.inputs import Piece
 from r2et.evaluation.decisions import DecisionDrawing, When, numbers_of
+from r2et.report.pages import data_address, percent
 
 __all__ = [
     "concept_map",
@@ -150,7 +150,7 @@ def saliency_figure(
         worst = min(found, key=lambda each: float(each[1].precision))
         columns.append(("The picture", _clean_tiles(*worst), ""))
     for label, each in found:
-        columns.append((label, _pair_of_maps(each), f"P@{_k(each)} {_percent(each.precision)}"))
+        columns.append((label, _pair_of_maps(each), f"P@{_k(each)} {percent(each.precision)}"))
     lines = math.ceil(len(columns) / across)
     across = math.ceil(len(columns) / lines)  # no line much shorter than the others
     body, top = [], 0.0
@@ -172,7 +172,7 @@ def saliency_figure(
     width = min(across, len(columns)) * (TILE + GAP) - GAP
     legend, top = _legend(found[0][1], top, counted=False)
     said = "; ".join(
-        f"{label}: of the top {_k(each)} {_percent(each.precision)} kept" for label, each in found
+        f"{label}: of the top {_k(each)} {percent(each.precision)} kept" for label, each in found
     )
     return _svg(max(width, 330), top, title, f"{said}.", "".join(body) + legend, name=name)
 
@@ -183,9 +183,9 @@ def told(decision: DecisionDrawing) -> str:
     what = {"picture": "pixels", "network": "edges", "concept": "neurons"}[decision.kind]
     was, now = decision.probability
     return (
-        f"Predicted {decision.predicted} with {_percent(was)}, {_percent(now)} after the "
+        f"Predicted {decision.predicted} with {percent(was)}, {percent(now)} after the "
         f"attack. Of the {_k(decision)} strongest {what}, {len(states['kept'])} are still among "
-        f"them afterwards, {len(states['lost'])} are not: {_percent(decision.precision)} kept."
+        f"them afterwards, {len(states['lost'])} are not: {percent(decision.precision)} kept."
     )
 
 
@@ -243,10 +243,6 @@ def _identity(decision: DecisionDrawing) -> str:
 
 def _k(decision: DecisionDrawing) -> int:
     return len(decision.top.before)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _tops(decision: DecisionDrawing, when: When) -> list[int]:
@@ -418,7 +414,7 @@ def _palette(levels: Numbers, colours: Sequence[tuple[int, ...]]) -> str:
 def _address(image: Image.Image, **settings: Any) -> str:
     content = io.BytesIO()
     image.save(content, format="PNG", optimize="bits" not in settings, **settings)
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return data_address("image/png", content.getvalue())
 
 
 def _grid(lines: Sequence[Sequence[Tile]]) -> tuple[str, float, float]:
@@ -494,7 +490,7 @@ def _legend(decision: DecisionDrawing, top: float, *, counted: bool = True) -> t
         parts += [_marks(state, [(left, top + 3.0)], 0, 0, 9.0), _text(words, left + 14, top + 12)]
         left += 26 + 6.3 * len(words)
     if counted:
-        kept = f"P@{_k(decision)} {_percent(decision.precision)}"
+        kept = f"P@{_k(decision)} {percent(decision.precision)}"
         parts.append(_text(kept, left + 6, top + 12, bold=True))
     return "".join(parts), top + LINE + 4
 

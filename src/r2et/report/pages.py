@@ -125,6 +125,11 @@ def _policy(style: str, script: str) -> str:
     )
 
 
+def data_address(kind: str, content: bytes) -> str:
+    """An address that holds what it leads to, so that a page asks nobody for it."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
 def share(count: float, total: float) -> str:
     r"""A share in percent that never rounds a few to none or most to all.
 
