@@ -26,7 +26,6 @@ from r2et.auditing.encoding import (
 from r2et.auditing.tables import Chunk, Columns
 from r2et.data.cells import Missing, Survey
 from r2et.data.encoder import values_in
-from r2et.data.features import Scale
 from r2et.data.fitting import BLOCK, Target, surveyed, target_of, written_notes
 from r2et.data.reader import Block, CsvReader, Reader, check_columns, reader_of
 from r2et.data.schema import Schema
@@ -52,14 +51,11 @@ class CsvTable:
 
     @classmethod
     def at(
-        cls,
-        data: pd.DataFrame | str | Path,
-        settings: DataSettings | None = None,
-        scale: Scale | None = None,
+        cls, data: pd.DataFrame | str | Path, settings: DataSettings | None = None
     ) -> "CsvTable":
         """The file at a path, or a pandas table read as the file that it could be written to.
 
-        It is read through once; a `scale` takes the place of the fitted one.
+        It is read through once.
         """
         reader, settings = reader_of(data), settings or DataSettings()
         settings.check_names(reader.names, reader.name)
@@ -74,7 +70,6 @@ class CsvTable:
         if settings.columns:
             features = [each.name for each in schema.features]
             check_inputs_named(settings.columns, inputs, features, reader.name)
-        schema = schema if scale is None else schema.with_scale(scale)
         table = cls(
             reader=reader,
             settings=settings,
@@ -83,7 +78,7 @@ class CsvTable:
             surveys={name: surveys[name] for name in surveyed_names(settings)},
             read_notes=(*written_notes(surveys.values()), *recoded(schema), *lengths.notes),
             length=surveys[inputs[0]].rows,
-            assumed=not settings.columns and scale is None,
+            assumed=not settings.columns,
         )
         if other is None:
             return table
