@@ -1,4 +1,5 @@
 import copy
+import errno
 import math
 import os
 import pickle
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from closed_form import numbers
@@ -562,11 +562,12 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     file = save(tmp_path / "model.safetensors", network(), {"model": PLAN})
     before = file.read_bytes()
 
-    def full(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-        path.write_bytes(b"half")
-        raise SafetensorError("no space left")
+    def full(path: Path, content: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(content[:100])
+        raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("r2et.training.checkpoint.save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     message = refusal(lambda: save(file, network(1), {}))
     assert f"cannot write {file}: no space left" in message
     with pytest.raises(TypeError):

@@ -21,7 +21,7 @@ from r2et.core.inputs import Joined
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data.dataset import Split
-from r2et.evaluation.decisions import DecisionRecord, decision_records
+from r2et.evaluation.decisions import decision_records
 from r2et.evaluation.protocol import APPLICANT, DTYPES, EVALUATED, EvaluationSettings
 from r2et.evaluation.results import MEASURES, Evaluation, KeptCurve, Profile, Radii, Scatter, Series
 from r2et.explainers import (
@@ -79,10 +79,8 @@ def evaluate(
         if name in settings.attacks
     }
     attacks = {name: walk.x for name, walk in walks.items()}
-    curve = None
-    decisions: tuple[DecisionRecord, ...] = ()
-    buys: list[str] = []
-    told = {"count": settings.decisions, "k": settings.k}
+    curve, buys = None, list[str]()
+    shown: tuple[AttackResult, PerturbationSet] | None = None
     if "strong" in settings.attacks:
         others = list(walks.values())
         curve = strong_curve(model, x, y, settings, task=task, others=others, seed=seed)
@@ -93,11 +91,9 @@ def evaluate(
             "strong", model, x, y, settings, task=replace(task, perturbation=person), seed=seed
         )
         attacks[APPLICANT] = changed.x
-        decisions = decision_records(model, split, y, changed, person, **told)
-        buys = what_it_buys(person)
+        shown, buys = (changed, person), what_it_buys(person)
     elif not split.dataset.tabular and walks:
-        walk = next(iter(walks.values()))
-        decisions = decision_records(model, split, y, walk, task.perturbation, **told)
+        shown = next(iter(walks.values())), task.perturbation
 
     values: dict[str, Tensor] = {}
     for name, attacked in attacks.items():
@@ -173,7 +169,9 @@ def evaluate(
             curve=curve_of(walks.get("er"), curve, settings),
             scatter=scatter_of(walks.get("er"), values, settings.manipulated),
         ),
-        decisions=decisions,
+        decisions=()
+        if shown is None
+        else decision_records(model, split, y, *shown, count=settings.decisions, k=settings.k),
         change_buys=tuple(buys),
         alarms=() if curve is None else tuple(alarms(model, x, y, curve, settings.k)),
         preflight=tuple(in_words(each) for each in found),

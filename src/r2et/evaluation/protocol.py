@@ -102,4 +102,6 @@ class EvaluationSettings:
                 f"an evaluation needs one or more attacks, each named once, got {self.attacks}."
             )
         if self.project_one_hot and "strong" not in self.attacks:
-            raise ValueError("project_one_hot is about the strong attack: name it, too.")
+            raise ValueError(
+                "an evaluation with project_one_hot is about the strong attack: name it, too."
+            )

@@ -9,7 +9,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -336,14 +336,14 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
         for settings, each, problem in zip(plan.grid, found, problems, strict=True)
         if problem is None
     ]
-    judgements = iter(judged([model for model, _ in able], split, recipe))
-    kept = iter(able)
+    scores = judged([model for model, _ in able], split, recipe)
+    kept = iter(zip(able, scores, strict=True))
     outcomes = []
     for settings, each, problem in zip(plan.grid, found, problems, strict=True):
         if problem is not None:
             outcomes.append(Outcome(settings=settings, problem=problem))
             continue
-        (score, precision), (model, told) = next(judgements), next(kept)
+        (model, told), (score, precision) = next(kept)
         candidate = Candidate(settings=settings, auc=score, precision=precision)
         header = {
             "model": told,
@@ -620,4 +620,4 @@ def measure_unit(work: Work, head: Result, model: bytes | None) -> Result:
         measured = from_bytes(model)
     explain = measured_explanation(split.dataset, recipe)
     found = evaluate(measured, split, recipe.evaluation, explain=explain, seed=work.seed)
-    return replace(head, **{each.name: getattr(found, each.name) for each in fields(found)})
+    return replace(head, **vars(found))

@@ -9,11 +9,10 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from r2et.core.archives import check_tensors
-from r2et.core.files import write_aside
+from r2et.core.files import write_bytes
 from r2et.core.limits import json_of
 from r2et.core.rng import stream
 from r2et.methods.method import Method
@@ -41,7 +40,7 @@ def store(
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": value.clone() for name, value in state.items()}
     notes = {"history": [asdict(record) for record in history], "plan": _plan(method, settings)}
-    _write_tensors(path, tensors, notes)
+    write_bytes(path, _packed(tensors, notes))
 
 
 def _plan(method: Method, settings: FitSettings) -> dict[str, Any]:
@@ -79,22 +78,11 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-
-
-def _header(notes: Mapping[str, Any]) -> dict[str, str]:
-    return {"r2et": json.dumps(notes, sort_keys=True)}
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-    def write(aside: Path) -> None:
-        try:
-            save_file(_on_cpu(tensors), aside, metadata=_header(notes))
-        except SafetensorError as problem:
-            raise OSError(str(problem)) from problem
-
-    write_aside(path, write)
+def _packed(tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> bytes:
+    """Tensors and the notes beside them as the content of a safetensors file."""
+    on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    content: bytes = save_bytes(on_cpu, {"r2et": json.dumps(notes, sort_keys=True)})
+    return content
 
 
 def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -134,8 +122,7 @@ def save(path: Path, model: nn.Module, recipe: Mapping[str, Any]) -> Path:
 
     `recipe["model"]` is a plan that `models.building.build` can rebuild it by.
     """
-    _write_tensors(path, weights_of(model), {"recipe": dict(recipe)})
-    return path
+    return write_bytes(path, to_bytes(model, recipe))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -152,8 +139,7 @@ def load(path: Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[st
 
 def to_bytes(model: nn.Module, recipe: Mapping[str, Any]) -> bytes:
     """What `save` would write, for another process to take or to keep."""
-    content: bytes = save_bytes(_on_cpu(weights_of(model)), _header({"recipe": dict(recipe)}))
-    return content
+    return _packed(weights_of(model), {"recipe": dict(recipe)})
 
 
 def from_bytes(content: bytes) -> nn.Module:
