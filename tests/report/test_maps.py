@@ -186,7 +186,7 @@ def rows_of(kind: str, **more: Any) -> list[Result]:
 
 
 def page_of(rows: list[Result]) -> str:
-    return report_html(rows, dataset_name="mnist", recipe_name="paper", recipe_line="", command="")
+    return report_html(rows, recipe_line="", command="")
 
 
 @pytest.mark.parametrize("kind", ["picture", "network", "concept"])

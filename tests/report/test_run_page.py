@@ -62,8 +62,6 @@ def with_first(decision: TableDecision, *, reason: str, value: str, after: str) 
 
 def page_of(rows: list[dict[str, Any]], **words: str) -> str:
     given = {
-        "dataset_name": "adult",
-        "recipe_name": "tiny",
         "recipe_line": "short",
         "command": "r2et run adult",
     }
@@ -174,6 +172,8 @@ def test_words_from_data_are_only_words() -> None:
             label=f"{row.label} {HOSTILE} $x_1$ \" '",
             chosen={HOSTILE: HOSTILE},
             data=HOSTILE,
+            dataset=HOSTILE,
+            recipe=HOSTILE,
             version=HOSTILE,
         )
         for row in rows
@@ -181,9 +181,7 @@ def test_words_from_data_are_only_words() -> None:
     told = with_first(made_decision(7), reason=HOSTILE, value=HOSTILE, after=f'"{HOSTILE}')
     told = replace(told, predicted=HOSTILE, actual=HOSTILE)
     rows = [replace(row, decisions=(told, made_decision(3))) for row in rows]
-    hostile = dict.fromkeys(
-        ("dataset_name", "recipe_name", "recipe_line", "command", "source"), HOSTILE
-    )
+    hostile = dict.fromkeys(("recipe_line", "command", "source"), HOSTILE)
     text = page_of(rows, **hostile)
     outline = Outline(text)
     assert outline.tags.count("script") == 1, "the page's own"
@@ -519,8 +517,6 @@ def test_a_report_is_written_as_one_small_file(tmp_path: Path) -> None:
     path = write_report(
         rows,
         tmp_path / "out" / "report.html",
-        dataset_name="adult",
-        recipe_name="tiny",
         recipe_line="short",
         command="r2et run adult",
     )

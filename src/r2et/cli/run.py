@@ -192,9 +192,7 @@ def show_run(rows: Sequence["Result"], folder: Path, out: Path, source: str, as_
     page = write_report(
         rows,
         out / "report.html",
-        dataset_name=rows[0].dataset,
         source=source,
-        recipe_name=rows[0].recipe,
         recipe_line=recipe["line"],
         command=command_given(),
     )

@@ -281,8 +281,6 @@ def write_report(
     rows: Sequence[Result],
     path: Path,
     *,
-    dataset_name: str,
-    recipe_name: str,
     recipe_line: str,
     command: str,
     source: str = "",
@@ -292,8 +290,6 @@ def write_report(
         path,
         report_html(
             rows,
-            dataset_name=dataset_name,
-            recipe_name=recipe_name,
             recipe_line=recipe_line,
             command=command,
             source=source,
@@ -304,8 +300,6 @@ def write_report(
 def report_html(
     rows: Sequence[Result],
     *,
-    dataset_name: str,
-    recipe_name: str,
     recipe_line: str,
     command: str,
     source: str = "",
@@ -323,8 +317,8 @@ def report_html(
     told = told_seed(rows)
     columns = columns_of(measured)
     values = {
-        "dataset": dataset_name,
-        "recipe": recipe_name,
+        "dataset": first.dataset,
+        "recipe": first.recipe,
         "recipe_line": recipe_line,
         "command": command,
         "source": source,
