@@ -81,7 +81,7 @@ class AttackRun:
     """On the attacked examples before and after, None if they are all of one class."""
     off_data_share: float
     exchanges: MeanAgreement | None
-    """What slopes say about exchanges of categories, None if there are none."""
+    """What gradients say about exchanges of categories, None if there are none."""
     ties: float
     distinct_sets: int
     fresh: Sequence[float] | None

@@ -83,7 +83,7 @@ def columns_of(rows: Iterable[Result]) -> tuple[Measure, ...]:
 
 
 def exchange_doubts(rows: Sequence[Result]) -> list[str]:
-    """A sentence for each method whose slopes say nothing about exchanges of categories."""
+    """A sentence for each method whose gradients say nothing about exchanges of categories."""
     found = []
     for summary in summarise(rows, (EXCHANGES, "exchange_size")):
         means = [mean.value for mean in summary.means.values()]

@@ -91,7 +91,7 @@ class Case:
 
     @cached_property
     def exchanges(self) -> exchanges.Agreement:
-        """What slopes say about exchanges of categories, against what these do."""
+        """What gradients say about exchanges of categories, against what these do."""
         return exchanges.exchange_agreement(
             self.model, self.x, self.y, self.categories, explain=self.explain
         )

@@ -1,4 +1,4 @@
-"""Whether slopes say what the exchange of one category for another does to the score."""
+"""Whether gradients say what the exchange of one category for another does to the score."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ from r2et.explainers import (
 from r2et.metrics.agreement import spearman
 
 LEAST_AGREEMENT = 0.5
-"""Below this mean agreement slopes are said to tell nothing about exchanges.
+"""Below this mean agreement gradients are said to tell nothing about exchanges.
 
-Half way between slopes that order exchanges as the score does (1) and slopes that know nothing of
-them (0). Ordinary networks reach .63 (Bank) to .96, those trained for stability .79 and more, and
-tents over all categories .13 at most (docs/guides/attacks.md).
+Half way between gradients that order exchanges as the score does (1) and gradients that know
+nothing of them (0). Ordinary networks reach .63 (Bank) to .96, those trained for stability .79 and
+more, and tents over all categories .13 at most (docs/guides/attacks.md).
 """
 LEAST_SIZE = 1 / 3
-"""Below this mean size likewise: the slopes say three times what exchanges do, or a third of it.
+"""Below this mean size likewise: the gradients say three times what exchanges do, or a third of it.
 
 Ranks alone miss a tent over a single attribute, which keeps the order within it and that of all
 others. Ordinary and trained networks reach .56 and more, tents that hold the top k .02 at most.
@@ -42,7 +42,7 @@ NEAR = 1e-3  # of the way from 0 to 1, within which a column counts as 0 or 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Agreement:
-    """What slopes say about the exchanges of each person, against what these do: (B,) each.
+    """What gradients say about the exchanges of each person, against what these do: (B,) each.
 
     NaN where there is nothing to compare.
     """
@@ -85,14 +85,14 @@ def exchange_agreement(
     most: int = MOST_EXCHANGES,
     numbers_at_once: int = NUMBERS_AT_ONCE,
 ) -> Agreement:
-    """How well slopes tell what the exchanges of categories that a person could make would do.
+    """How well gradients tell what the exchanges of categories that a person could make would do.
 
-    An exchange gives one attribute another of its values, all else as it is. The slopes say that it
-    moves the margin of class y by the slope of the new column minus that of the old one; the truth
-    is the margin afterwards minus the margin before. The `order` is Spearman's correlation of the
-    two over all exchanges of a person, ties sharing their mean rank: 1 if the slopes order
-    exchanges as the score does, about 0 if they say nothing about them. Slopes are those at x, with
-    SmoothGrad as `explain` its mean slopes.
+    An exchange gives one attribute another of its values, all else as it is. The gradients say that
+    it moves the margin of class y by that of the new column minus that of the old one; the truth is
+    the margin afterwards minus the margin before. The `order` is Spearman's correlation of the two
+    over all exchanges of a person, ties sharing their mean rank: 1 if the gradients order exchanges
+    as the score does, about 0 if they say nothing about them. Gradients are those at x, with
+    SmoothGrad as `explain` their means.
 
     `groups` hold the columns of each attribute, all 0 but for one 1; a column by itself has two
     values, 0 and 1. `off` and `on` (d,) are what 0 and 1 are in inputs, where these are scaled. A
@@ -100,8 +100,8 @@ def exchange_agreement(
     exchanges a fixed sample is taken, the same for everybody.
 
     NaN where there is nothing to compare: for a person with fewer than `LEAST_EXCHANGES` exchanges,
-    or one whose exchanges all do the same and are said to. Where only the slopes or only the score
-    tell them apart, the order is 0. What differs by no more than rounding is a tie.
+    or one whose exchanges all do the same and are said to. Where only the gradients or only the
+    score tell them apart, the order is 0. What differs by no more than rounding is a tie.
 
     >>> x = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     >>> exchange_agreement(nn.Linear(4, 2), x, torch.tensor([1]), [(0, 1, 2, 3)]).order
@@ -143,7 +143,7 @@ def exchange_agreement(
 
 
 def doubt(agreement: float, size: float) -> str:
-    """One sentence if the mean agreement and size are too low to believe slopes, else none.
+    """One sentence if the mean agreement and size are too low to believe gradients, else none.
 
     >>> doubt(0.91, 0.8)
     ''
@@ -217,7 +217,7 @@ def _sample(sizes: Sequence[int], most: int) -> Tensor:
 def _slopes(
     model: nn.Module, x: Tensor, y: Tensor, explain: Explainer | None, rows_at_once: int
 ) -> Tensor:
-    """The signed slopes of the margin that an explanation ranks: (B, d)."""
+    """The signed gradients of the margin that an explanation ranks: (B, d)."""
     if not isinstance(explain, SmoothGrad):
         parts = zip(x.split(rows_at_once), y.split(rows_at_once), strict=True)
         with torch.no_grad():
@@ -231,7 +231,7 @@ def _slopes(
 
 
 def _said(slopes: Tensor, groups: OneHot, offered: _Exchanges) -> tuple[Tensor, Tensor]:
-    """By how much the slopes say that each exchange moves the margin: (B, E), and their size."""
+    """By how much the gradients say that each exchange moves the margin: (B, E), and their size."""
     new, old = slopes[:, offered.columns], slopes.gather(1, offered.held)
     turned = torch.where(offered.turned_off, -new, new)
     columns = [number for group in groups for number in group]

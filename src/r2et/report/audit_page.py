@@ -315,7 +315,7 @@ def measures(audit: Audit) -> list[dict[str, Any]]:
 def _exchanges(
     models: Sequence[Summary], of: Callable[..., Callable[[Summary], str]]
 ) -> list[tuple[str, str, Callable[[Summary], str]]]:
-    """What slopes say about exchanges of categories, where the data have any."""
+    """What gradients say about exchanges of categories, where the data have any."""
     known = (each for model in models for each in (model.off_data_share, model.exchange_agreement))
     if all(each is None for each in known):
         return []
