@@ -22,7 +22,8 @@ print(f"validation AUC {history[-1].valid_auc:.3f}")
 
 x = split.test.x[:1]
 y = r2et.predicted(model, x)
-scores = r2et.explainers.Gradient(groups=data.table.groups)(model, x, y)[0]
+groups = tuple(data.group_names.index(column.group) for column in data.features)
+scores = r2et.explainers.Gradient(groups=groups)(model, x, y)[0]
 print("the first test row:", data.describe(data.x[split.test.rows[0]]))
 print("predicted:", data.classes[int(y)])
 for number in scores.argsort(descending=True)[:3].tolist():
