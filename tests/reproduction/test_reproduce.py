@@ -648,8 +648,8 @@ def test_a_recipe_on_a_base_differs_in_its_own_settings_only() -> None:
         assert replace(own.evaluation, k=8, attacks=paper.evaluation.attacks, examples=300) == (
             paper.evaluation
         )
-        kept = {"name": "paper", "line": paper.line, "seeds": 5, "evaluation": paper.evaluation}
-        assert replace(own, **kept) == paper
+        kept = {name: getattr(paper, name) for name in ("line", "evaluation", "published")}
+        assert replace(own, name="paper", seeds=5, **kept) == paper
 
 
 @pytest.mark.parametrize(("name", "times"), [("paper-k10", 0.2), ("paper-k30", 0.6)])
