@@ -83,12 +83,13 @@ def believing(model: nn.Module, x: Tensor, y: Tensor | None = None, **asked: Any
     )
 
 
-# Those whose slopes are the same everywhere, whatever their values do, or that have none.
+# Those whose slopes are the same everywhere but for their size, whatever their values do, or that
+# have none.
 STRAIGHT = {
     "h.data.tanh_()", "h.detach().tanh_()", "h.data set to something else", "its own input written",
     "straight through, old style", "straight through by detach", "all detached", "BatchNorm",
     "AlphaDropout", "Softplus of beta 1e-6", "floor", "fraction", "remainder", "nothing of it",
-    "inputs rounded", "a constant", "a scale of infinity", "no rows",
+    "inputs rounded", "a constant", "a scale of infinity", "no rows", "item",
 }  # fmt: skip
 FIRST_MET = (
     "forward pre-hook on the root", "forward hook on a layer", "overridden __call__",
