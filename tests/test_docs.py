@@ -52,12 +52,19 @@ def test_local_links_of_the_documents_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-PAGES = sorted([*(ROOT / "docs" / "start").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")])
+STARTS = sorted((ROOT / "docs" / "start").glob("*.md"))
+PAGES = [*STARTS, *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 REGISTRIES = (ATTACKS, DATASETS, EXPLAINERS, METHODS, METRICS, OPERATIONS, PERTURBATIONS)
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "docs" / "guides" / "training.md"], ids=lambda p: p.stem
+    "page",
+    [
+        *(pytest.param(page, marks=pytest.mark.slow) for page in STARTS),  # `make wheel` runs them
+        *PAGES[len(STARTS) :],
+        ROOT / "docs" / "guides" / "training.md",
+    ],
+    ids=lambda p: p.stem,
 )
 def test_the_python_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [dict(each) for each in REGISTRIES]

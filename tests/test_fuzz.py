@@ -27,7 +27,7 @@ def fuzz(cases: int, seed: int) -> None:
 
 
 def test_no_file_ends_in_a_traceback() -> None:
-    fuzz(80, seed=13)
+    fuzz(60, seed=13)
 
 
 @pytest.mark.slow

@@ -97,16 +97,14 @@ def passed_rows(rows: Sequence[Result], method: str | None = None) -> list[Resul
     return [row for row in rows if row.passed and method in (None, row.method)]
 
 
-def measures_of(rows: Sequence[Result], keys: Sequence[str] | None = None) -> pd.DataFrame:
-    """The measures of the rows that passed, by method and seed, NaN for those that a row lacks.
+def measures_of(passed: Sequence[Result], keys: Sequence[str] | None = None) -> pd.DataFrame:
+    """The measures of the rows of one method, by seed, NaN for those that a row lacks.
 
     All that some row has, unless `keys` name those wanted.
     """
-    passed = passed_rows(rows)
-    places = [(row.method, row.seed) for row in passed]
     return pd.DataFrame(
         [row.numbers for row in passed],
-        index=pd.MultiIndex.from_tuples(places, names=["method", "seed"]),
+        index=[row.seed for row in passed],
         columns=None if keys is None else list(keys),
         dtype=float,
     )
@@ -255,15 +253,18 @@ def comparisons(rows: Sequence[Result], measure: str, against: str = VANILLA) ->
 
 def comparison(rows: Sequence[Result], measure: str, method: str, against: str) -> Comparison:
     """One method against another, paired over the seeds that both passed."""
-    values = measures_of(rows, [measure])[measure].unstack("method")
-    pairs = values.reindex(columns=[method, against]).dropna()
-    difference, p_value = paired(pairs[method].tolist(), pairs[against].tolist())
+    ours, theirs = (
+        measures_of(passed_rows(rows, each), [measure])[measure].dropna()
+        for each in (method, against)
+    )
+    seeds = ours.index.intersection(theirs.index).sort_values()
+    difference, p_value = paired(ours[seeds].tolist(), theirs[seeds].tolist())
     return Comparison(
         method=method,
         label=next((row.label for row in rows if row.method == method), method),
         difference=difference,
         p_value=p_value,
-        count=len(pairs),
+        count=len(seeds),
     )
 
 
