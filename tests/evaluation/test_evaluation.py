@@ -132,6 +132,9 @@ OF_A_MODEL = {
     "without_exchanges": (0.0, 0.0),
     "gaussian_thickness": (0.0, 1.0),
     "least_gaussian_thickness": (0.0, 1.0),
+    "overlap": (0.0, 1.0),
+    "class_overlap": (0.0, 1.0),
+    "strong_kappa": (-math.inf, 1.0),
     "distinct_sets": (1.0, 40.0),
     "last_doubling": (-1.0, 0.0),
 }
@@ -153,10 +156,17 @@ def test_intervals_hold_their_means() -> None:
     found = row()
     attacks = (*EVALUATED, "applicant")
     single = {"clean_auc", "distinct_sets", "last_doubling", "without_exchanges"}
+    single |= {"overlap", "class_overlap", "strong_kappa"}
     single |= {f"{name}_attacked_auc" for name in attacks}
     assert found.intervals.keys() == found.measures.keys() - single
     for name, (low, high) in found.intervals.items():
         assert low <= found.measures[name] <= high, name
+
+
+def test_kappa_is_of_what_the_strong_attack_leaves_and_one_class_shares() -> None:
+    measures = row().measures
+    kept, shared = measures["strong_precision"], measures["class_overlap"]
+    assert measures["strong_kappa"] == pytest.approx((kept - shared) / (1 - shared))
 
 
 def test_the_strong_attack_is_never_the_weaker_one() -> None:
@@ -237,13 +247,14 @@ def test_only_the_attacks_asked_for_are_run(attacks: tuple[str, ...]) -> None:
     (name,) = attacks
     assert settings_from(Evaluation, json.loads(as_json(found)), "it") == found
     under = {f"{name}_{measure}" for measure in UNDER_ATTACK}
-    single = {"last_doubling"} if name != "strong" else set()
+    of_strong = {"last_doubling", "strong_kappa"}
+    single = of_strong if name != "strong" else set()
     assert found.measures.keys() == under | (OF_A_MODEL.keys() - single)
     assert (found.series.scatter != Scatter()) == (name == "er")
     assert (found.series.curve != KeptCurve()) == (name == "strong")
     assert bool(found.decisions) == bool(found.change_buys) == (name == "applicant")
     whole = row().measures
-    for measure in OF_A_MODEL.keys() - {"last_doubling"}:
+    for measure in OF_A_MODEL.keys() - of_strong:
         assert found.measures[measure] == whole[measure]
     if name != "strong":  # which counts what the others found, and they are not there
         for measure in under:

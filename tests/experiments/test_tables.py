@@ -74,6 +74,8 @@ def made_row(
             "exchange_agreement": 0.92,
             "exchange_size": 0.81,
             "distinct_sets": 10.0,
+            "class_overlap": 0.6,
+            "strong_kappa": 0.1,
             "tie": 0.0,
             "er_changed": 0.0,
             "mse_changed": 0.0,

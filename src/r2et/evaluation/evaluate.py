@@ -35,7 +35,7 @@ from r2et.explainers import (
 )
 from r2et.metrics import METRICS, Case
 from r2et.metrics.faithfulness import shares_of
-from r2et.metrics.individuality import distinct_sets
+from r2et.metrics.individuality import distinct_sets, kappa, overlap
 from r2et.metrics.sensitivity import manipulation_step, off_data_share
 from r2et.metrics.statistics import accuracy, auc, auc_within, correlation, mean_with_interval
 from r2et.metrics.thickness import gaussian, thickness
@@ -146,6 +146,7 @@ def evaluate(
     if "exchange_agreement" in values:
         measures["without_exchanges"] = 1 - len(values["exchange_agreement"]) / len(x)
     measures["distinct_sets"] = float(distinct_sets(before, settings.k))
+    measures |= individuality(before, y, settings.k, measures.get("strong_precision"))
     doubling = None if curve is None else last_doubling(curve.attacks[-1])
     if doubling is not None:
         measures["last_doubling"] = doubling.change
@@ -177,6 +178,14 @@ def evaluate(
         preflight=tuple(in_words(each) for each in found),
         seconds=round(time.perf_counter() - started, 2),
     )
+
+
+def individuality(before: Tensor, y: Tensor, k: int, stability: float | None) -> dict[str, float]:
+    """What people share of their reasons, within their class and overall, and kappa beyond that."""
+    overall, within = overlap(before, k), overlap(before, k, y)
+    beyond = None if stability is None or within is None else kappa(stability, within)
+    found = {"overlap": overall, "class_overlap": within, "strong_kappa": beyond}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def measured(case: Case, needs: str, attack: str = "") -> dict[str, Tensor]:

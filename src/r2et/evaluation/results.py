@@ -289,6 +289,32 @@ _BY_HAND = (
         better="none",
     ),
     Measure(
+        key="overlap",
+        heading="Shared, %",
+        line="Share of the top k that two random people have in common: O over all of them.",
+        style="share",
+        better="none",
+    ),
+    Measure(
+        key="class_overlap",
+        heading="Shared in class, %",
+        group=CONTROLS,
+        line="Share of the top k that two random people of one predicted class have in common: a "
+        "list that is the same for everybody reaches 100.",
+        style="share",
+        better="none",
+    ),
+    Measure(
+        key="strong_kappa",
+        heading="Kappa strong",
+        group=CONTROLS,
+        line="What the strong attack leaves beyond what people of one class share anyway, (S - O) "
+        "/ (1 - O): below 0 it displaces more than another person in one's place would. Missing "
+        "where more than 98 % is shared: there are no individual reasons.",
+        style="number",
+        better="higher",
+    ),
+    Measure(
         key="tie",
         heading="Ties, %",
         group=CONTROLS,
