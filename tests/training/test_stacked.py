@@ -426,6 +426,7 @@ def one(of: Grid, g: int) -> tuple[nn.Module, list[EpochRecord]]:
         method,
         replace(of["settings"], seed=of["seeds"][g]),
         accept=of["accept"][g] if of.get("accept") else None,
+        floor=of["floor"][g] if of.get("floor") else None,
     )
 
 
@@ -458,7 +459,7 @@ def test_every_method_ends_at_the_weights_of_fit(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("pairs", ["all", "facing", "anchor"])
+@pytest.mark.parametrize("pairs", ["all", "facing", "anchor", "printed-anchor"])
 @pytest.mark.parametrize("gap", ["plain", "exponential", "normalised"])
 def test_every_form_of_r2et_ends_at_the_weights_of_fit(pairs: Any, gap: Any) -> None:
     method = r2et(k=2, thickness=0.2, curvature=0.1, pairs=pairs, gap=gap)
@@ -587,6 +588,18 @@ def test_patience_is_each_network_s_own(patience: int) -> None:
     assert_like_fit(of, found, atol=1e-8)
     assert len({len(each.history) for each in found}) > 1
     assert min(len(each.history) for each in found) < 25
+
+
+def test_a_floor_is_each_network_s_own() -> None:
+    settings = FitSettings(epochs=12, batch=8, learning_rate=0.05, schedule="constant")
+    of = grid(settings=settings, method=r2et(k=2, thickness=0.05))
+    of["trains"] = [rows(40, seed=seed, noise=2.0) for seed in range(4)]
+    scores = [[record.valid_auc for record in each.history] for each in fit_grid(**of)]
+    of["floor"] = [max(scores[0]), 0.0, 1.1, sorted(scores[3])[-2]]
+    assert scores[0].index(max(scores[0])) < 11
+    assert_like_fit(of, fit_grid(**of), atol=1e-8)
+    message = refusal(lambda: fit_grid(**{**of, "settings": replace(settings, patience=1)}))
+    assert "patience" in message
 
 
 def test_acceptance_is_each_network_s_own() -> None:

@@ -230,6 +230,27 @@ def test_an_auc_that_stays_the_same_is_no_better() -> None:
     assert len(scores) == scores.index(1.0) + 1 + 3
 
 
+def test_a_floor_keeps_the_last_epoch_that_reaches_it() -> None:
+    valid = rows(60, seed=2, noise=2.0)
+    settings = FitSettings(epochs=20, batch=8, learning_rate=0.05, schedule="constant")
+
+    def kept(floor: float) -> tuple[nn.Module, list[float]]:
+        model, history = fit(network(), rows(40, noise=2.0), valid, Method(), settings, floor=floor)
+        return model, [record.valid_auc for record in history]
+
+    scores = kept(0.0)[1]
+    floor = sorted(scores)[-3]
+    last = max(epoch for epoch, score in enumerate(scores) if score >= floor)
+    assert 0 < last < 19
+    again = replace(settings, epochs=last + 1)
+    assert_equal(kept(floor)[0], fit(network(), rows(40, noise=2.0), valid, Method(), again)[0])
+    # What no epoch reaches leaves the last one.
+    assert_equal(kept(1.1)[0], kept(0.0)[0])
+    both = replace(settings, patience=2)
+    message = refusal(lambda: fit(network(), rows(40), valid, Method(), both, floor=0.5))
+    assert "patience" in message
+
+
 def test_without_patience_the_last_epoch_is_kept() -> None:
     valid = rows(60, seed=2, noise=2.0)
     settings = FitSettings(epochs=20, batch=8, learning_rate=0.05, schedule="constant")

@@ -126,8 +126,19 @@ def _best(history: Sequence[EpochRecord]) -> float:
     return max((record.valid_auc for record in history), default=-math.inf)
 
 
-def improves(record: EpochRecord, history: Sequence[EpochRecord], settings: FitSettings) -> bool:
-    """Whether an epoch's weights are to be kept: with patience, only the best so far are."""
+def improves(
+    record: EpochRecord,
+    history: Sequence[EpochRecord],
+    settings: FitSettings,
+    floor: float | None = None,
+) -> bool:
+    """Whether an epoch's weights are to be kept, in place of those kept before.
+
+    With patience only the best so far are. With a `floor` it is the last epoch whose validation AUC
+    reaches it; as long as none has, the last one.
+    """
+    if floor is not None:
+        return record.valid_auc >= floor or _best(history) < floor
     return settings.patience is None or record.valid_auc > _best(history)
 
 
@@ -145,3 +156,7 @@ class Candidate:
     settings: dict[str, Any]
     auc: float
     precision: float
+    thickness: float | None = None
+    """Share of pairs in order on the way to random neighbours, None where it was not measured."""
+    overlap: float | None = None
+    """Share of their top k that people of one predicted class have in common."""

@@ -63,6 +63,7 @@ class _Member:
     weights: Mapping[str, float]
     weight_decay: float | None
     accept: Accept | None
+    floor: float | None
 
 
 def fit_grid(
@@ -76,6 +77,7 @@ def fit_grid(
     weights: Mapping[str, Sequence[float]] | None = None,
     weight_decay: Sequence[float] | None = None,
     accept: Sequence[Accept] | None = None,
+    floor: Sequence[float] | None = None,
     device: torch.device | str | None = None,
     at_once: int | None = None,
     on_epoch: OnNetworkEpoch = ignore,
@@ -96,7 +98,11 @@ def fit_grid(
         raise ValueError(
             "networks trained together are neither ramped nor augmented: train each by `fit`."
         )
-    members = _members(models, trains, valids, seeds, weights, weight_decay, accept)
+    if floor is not None and settings.patience is not None:
+        raise ValueError(
+            "a floor says which epoch is kept, got patience beside it: leave out one of them."
+        )
+    members = _members(models, trains, valids, seeds, weights, weight_decay, accept, floor)
     if at_once is None:
         numbers = trains[0].x[: settings.batch].numel()
         at_once = max(1, NUMBERS_AT_ONCE // max(1, numbers))
@@ -126,6 +132,7 @@ def _members(
     weights: Mapping[str, Sequence[float]] | None,
     weight_decay: Sequence[float] | None,
     accept: Sequence[Accept] | None,
+    floor: Sequence[float] | None,
 ) -> list[_Member]:
     """The networks of a grid, refused where something is missing or of another size."""
     weights = {} if weights is None else weights
@@ -133,6 +140,7 @@ def _members(
     lists |= {f"weights[{name!r}]": each for name, each in weights.items()}
     lists |= {"weight_decay": weight_decay} if weight_decay is not None else {}
     lists |= {"accept": accept} if accept is not None else {}
+    lists |= {"floor": floor} if floor is not None else {}
     if not models:
         raise ValueError("a grid takes at least one network, got none.")
     for name, each in lists.items():
@@ -162,6 +170,7 @@ def _members(
             weights={name: float(each[number]) for name, each in weights.items()},
             weight_decay=None if weight_decay is None else float(weight_decay[number]),
             accept=None if accept is None else accept[number],
+            floor=None if floor is None else floor[number],
         )
         for number, model in enumerate(models)
     ]
@@ -426,7 +435,7 @@ class _Together:
             if accept is not None and not accept(self._network(number)):
                 self._end(number)
                 continue
-            if improves(record, history, self.settings):
+            if improves(record, history, self.settings, self.members[number].floor):
                 self.kept[number] = weights
             history.append(record)
             on_epoch(numbers[number], record)

@@ -53,6 +53,7 @@ def fit(
     fabric: "Fabric | None" = None,
     checkpoint: Path | None = None,
     accept: Callable[[nn.Module], bool] | None = None,
+    floor: float | None = None,
     on_epoch: OnEpoch = ignore,
 ) -> tuple[nn.Module, list[EpochRecord]]:
     """The model trained (a changed one if the method prepares it) and the record of each epoch.
@@ -63,9 +64,17 @@ def fit(
 
     Training stops early after `patience` epochs without a better validation AUC, keeping the best
     epoch's weights, or at the first epoch whose model `accept` refuses, keeping the last accepted.
+    With a `floor` the weights kept are those of the last epoch whose validation AUC reaches it, of
+    the last of all if none does.
     With a `checkpoint` file an interrupted fit goes on where it was and ends at the same weights.
     """
     from lightning_fabric import Fabric
+
+    if floor is not None and (checkpoint is not None or settings.patience is not None):
+        raise ValueError(
+            "a floor says which epoch is kept, got a checkpoint or patience beside it: leave out "
+            "one of them."
+        )
 
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     home = next(model.parameters()).device
@@ -93,7 +102,7 @@ def fit(
         record = EpochRecord(epoch=epoch, parts=parts, valid_auc=score(network))
         if accept is not None and not accept(network):
             break
-        if improves(record, history, settings):
+        if improves(record, history, settings, floor):
             kept = weights_of(network)
         history.append(record)
         on_epoch(record)
