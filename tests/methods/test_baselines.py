@@ -298,6 +298,10 @@ def test_every_kink_becomes_a_softplus() -> None:
     assert nn.LeakyReLU not in kinds
     assert sum(isinstance(part, nn.Softplus) and part.beta == 2 for part in smooth.modules()) == 3
     assert isinstance(with_softplus(nn.ReLU(), 2.0), nn.Softplus)
+    softer = with_softplus(nn.Sequential(nn.Linear(4, 4), nn.Softplus(beta=8.0)), 2.0)
+    assert isinstance(softer, nn.Sequential)
+    assert isinstance(softer[1], nn.Softplus)
+    assert softer[1].beta == 2
 
 
 def test_a_network_without_kinks_is_refused() -> None:

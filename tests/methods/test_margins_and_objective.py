@@ -61,6 +61,8 @@ def slow_mean_gap(
         "facing": [h(k - i + 1, k + i) for i in range(1, count + 1)],
         "anchor": [h(i, k) for i in range(k - count + 1, k)]
         + [h(k, j) for j in range(k + 1, k + count + 1)],
+        "printed-anchor": [h(i, k) for i in range(k - count + 1, k)]
+        + [h(k, j) for j in range(k + 1, min(k + count + 1, n) + 1)],
     }[pairs]
     if gap == "exponential":
         gaps = [math.exp(value) for value in gaps]
@@ -221,6 +223,20 @@ def test_the_objective_is_the_papers_sum(pairs: Pairs, gap: Gap, count: int) -> 
         assert not part.requires_grad
     total = expected["classification"] + 0.3 * expected["margin"] + 0.7 * expected["curvature"]
     assert loss.item() == pytest.approx(total)
+
+
+@every_gap
+@every_pairs
+def test_the_sum_over_pairs_is_the_papers_eq_6(pairs: Pairs, gap: Gap) -> None:
+    model, x, y = tiny_mlp(), numbers(5, 6, seed=1), classes(5)
+    mean, total = (
+        Objective(model, r2et(k=2, thickness=0.3, pairs=pairs, gap=gap, over=over)).parts(x, y)
+        for over in ("mean", "sum")
+    )
+    # k = 2 of n = 6: 8 pairs in all, 2 that face each other, (1, 2), (2, 3), (2, 4) and (2, 5).
+    count = {"all": 8, "facing": 2, "anchor": 3, "printed-anchor": 4}[pairs]
+    assert total.parts["margin"].item() == pytest.approx(count * mean.parts["margin"].item())
+    assert "over one of" in refusal(lambda: r2et(k=2, over="product"))  # type: ignore[arg-type]
 
 
 @every_gap

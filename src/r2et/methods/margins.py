@@ -8,7 +8,8 @@ from torch import Tensor
 
 from r2et.core.ranking import check_k, facing_count, facing_margin, order, top_margin
 
-Pairs = Literal["all", "facing", "anchor"]
+Pairs = Literal["all", "facing", "anchor", "printed-anchor"]
+Over = Literal["mean", "sum"]
 Gap = Literal["plain", "exponential", "normalised"]
 
 
@@ -21,13 +22,32 @@ def unit_length(saliency: Tensor) -> Tensor:
     return scaled / torch.where(squared > 0, squared, 1.0).sqrt()
 
 
-def check_choices(pairs: str, gap: str) -> None:
+def check_choices(pairs: str, gap: str, over: str = "mean") -> None:
     """Refuse forms of the gap that do not exist."""
-    if gap not in get_args(Gap) or pairs not in get_args(Pairs):
+    if gap not in get_args(Gap) or pairs not in get_args(Pairs) or over not in get_args(Over):
         raise ValueError(
-            f"gap must be one of {get_args(Gap)} and pairs one of {get_args(Pairs)}, "
-            f"got {gap!r} and {pairs!r}."
+            f"gap must be one of {get_args(Gap)}, pairs one of {get_args(Pairs)} and over one of "
+            f"{get_args(Over)}, got {gap!r}, {pairs!r} and {over!r}."
         )
+
+
+def pair_count(k: int, n: int, pairs: Pairs = "all", facing: int | None = None) -> int:
+    """How many pairs of features a form of the gap compares.
+
+    >>> pair_count(8, 28), pair_count(8, 28, "facing"), pair_count(8, 28, "anchor", 3)
+    (160, 8, 5)
+    """
+    if pairs == "all":
+        return k * (n - k)
+    count = facing_count(k, n, facing)
+    if pairs == "facing":
+        return count
+    return count - 1 + (_last(k, n, count, pairs) - k)
+
+
+def _last(k: int, n: int, count: int, pairs: Pairs) -> int:
+    """The last place, counted from 1, that a pair of an anchor form compares with place k."""
+    return min(n, k + count + (pairs == "printed-anchor"))
 
 
 def mean_margin(
@@ -42,7 +62,8 @@ def mean_margin(
     """Mean over pairs of h(x, i, j), or of exp(h), by the ranking of `reference`: (B,).
 
     "all": every top-k feature against every other; "facing": (k-i+1, k+i) for i = 1..k';
-    "anchor": (i, k) for i = k-k'+1..k-1 and (k, j) for j = k+1..k+k'. k' = `facing`.
+    "anchor": (i, k) for i = k-k'+1..k-1 and (k, j) for j = k+1..k+k', as in Q. k' = `facing`.
+    "printed-anchor": the same with j up to k+k'+1, or n, as P prints it (B.2.5).
     "normalised" takes the gaps of the explanation scaled to length one: a plain gap also grows
     with the explanation itself, and with it the ease of flipping predictions.
     """
@@ -54,10 +75,11 @@ def mean_margin(
     if gap != "exponential":
         if pairs == "all":
             return top_margin(saliency, reference, k)
-        wide = facing_margin(saliency, reference, k, facing)
-        # The anchor's 2k' - 1 gaps have the sum of the k' facing ones.
-        count = facing_count(k, n, facing)
-        return wide if pairs == "facing" else wide * count / (2 * count - 1)
+        if pairs != "printed-anchor":
+            wide = facing_margin(saliency, reference, k, facing)
+            # The anchor's 2k' - 1 gaps have the sum of the k' facing ones.
+            count = facing_count(k, n, facing)
+            return wide if pairs == "facing" else wide * count / (2 * count - 1)
     ranked = saliency.gather(-1, order(reference))
     if pairs == "all":
         # exp(I_i - I_j) is a product, so the sum over pairs is a product of sums; the product is
@@ -65,8 +87,9 @@ def mean_margin(
         logarithm = ranked[:, :k].logsumexp(-1) + (-ranked[:, k:]).logsumexp(-1)
         return (logarithm - math.log(k * (n - k))).exp()
     count = facing_count(k, n, facing)
-    upper, lower = ranked[:, k - count : k], ranked[:, k : k + count]
+    upper, lower = ranked[:, k - count : k], ranked[:, k : _last(k, n, count, pairs)]
     if pairs == "facing":
         return (upper.flip(-1) - lower).exp().mean(-1)
     anchor = ranked[:, k - 1 : k]
-    return torch.cat([upper[:, :-1] - anchor, anchor - lower], dim=-1).exp().mean(-1)
+    gaps = torch.cat([upper[:, :-1] - anchor, anchor - lower], dim=-1)
+    return (gaps.exp() if gap == "exponential" else gaps).mean(-1)

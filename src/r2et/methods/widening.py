@@ -15,7 +15,7 @@ from r2et.explainers import (
     log_odds,
     made_of_gradient,
 )
-from r2et.methods.margins import Gap, Pairs, check_choices, mean_margin
+from r2et.methods.margins import Gap, Over, Pairs, check_choices, mean_margin, pair_count
 from r2et.methods.method import (
     BatchContext,
     Bend,
@@ -67,6 +67,7 @@ def r2et(
     curvature: float = 0.0,
     pairs: Pairs = "all",
     gap: Gap = "plain",
+    over: Over = "mean",
     facing: int | None = None,
     kappa: float = 0.5,
     bend: Bend = "gradient",
@@ -84,9 +85,10 @@ def r2et(
 
     L = L_cls - lambda1 mean h(x, i, j) + lambda2 ||H(x)||  (Eq. 6), lambda1 = `thickness` and
     lambda2 = `curvature`, the norm estimated by a finite difference of length `kappa`. Mean, not
-    sum: the sum would multiply lambda1 by k(n - k). The ranking to keep is a constant, that of the
-    model at this step or that of `reference`. `explain` is the explanation widened, the absolute
-    gradient unless given; the curvature is that of the gradient, or of what `bend` says.
+    the paper's sum, unless `over` says so: the sum multiplies lambda1 by k(n - k). The ranking to
+    keep is a constant, that of the model at this step or that of `reference`. `explain` is the
+    explanation widened, the absolute gradient unless given; the curvature is that of the gradient,
+    or of what `bend` says.
 
     With a `radius` the gap is that at a neighbour: the worst that `steps` steps of an attack find
     within it, in the `norm` "linf" or "l2", the ranking still that at x. Without `explain` it is
@@ -97,7 +99,7 @@ def r2et(
     Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
     the slope of the gap from a finite difference of length `stride` and needs no second derivative.
     """
-    check_choices(pairs, gap)
+    check_choices(pairs, gap, over)
     if min(thickness, curvature) < 0 or kappa <= 0:
         raise ValueError(
             f"R2ET needs thickness >= 0, curvature >= 0 and kappa > 0, got {thickness}, "
@@ -106,7 +108,8 @@ def r2et(
     ranking = ranking_by(reference, explain or saliency_at)
 
     def margin_of(saliency: Tensor, kept: Tensor) -> Tensor:
-        return mean_margin(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
+        mean = mean_margin(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
+        return mean * (pair_count(k, saliency.shape[-1], pairs, facing) if over == "sum" else 1)
 
     def negative_margin(batch: BatchContext) -> Tensor:
         saliency = batch.saliency(explain)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+KINKED = (nn.ReLU, nn.LeakyReLU)
+
 
 class SoftLeaky(nn.Module):
     """s x + (1 - s) softplus(x; rho): a (Leaky)ReLU of negative slope s with a rounded kink.
@@ -24,7 +26,7 @@ class SoftLeaky(nn.Module):
 
 def softened(model: nn.Module, sharpness: float) -> nn.Module | None:
     """A copy of `model` with its ReLU and LeakyReLU layers rounded, None if it has none."""
-    return _with_kinks_replaced(
+    return _with_units_replaced(
         model, lambda kink: SoftLeaky(sharpness, getattr(kink, "negative_slope", 0.0))
     )
 
@@ -33,9 +35,10 @@ def with_softplus(model: nn.Module, rho: float) -> nn.Module:
     """A copy of `model` with softplus(x; rho) in place of its ReLU and LeakyReLU layers.
 
     softplus(x; rho) = ln(1 + e^{rho x}) / rho, without any slope where the kinked unit had a
-    negative input: not the rounded unit but the papers' other one.
+    negative input: not the rounded unit but the papers' other one. Softplus layers of another
+    sharpness are replaced, too.
     """
-    smooth = _with_kinks_replaced(model, lambda kink: nn.Softplus(beta=rho))
+    smooth = _with_units_replaced(model, lambda unit: nn.Softplus(beta=rho), (*KINKED, nn.Softplus))
     if smooth is None:
         kinds = ", ".join(sorted({type(part).__name__ for part in model.modules()}))
         raise ValueError(
@@ -45,18 +48,20 @@ def with_softplus(model: nn.Module, rho: float) -> nn.Module:
     return smooth
 
 
-def _with_kinks_replaced(
-    model: nn.Module, instead: Callable[[nn.Module], nn.Module]
+def _with_units_replaced(
+    model: nn.Module,
+    instead: Callable[[nn.Module], nn.Module],
+    kinds: tuple[type[nn.Module], ...] = KINKED,
 ) -> nn.Module | None:
-    """A copy with something `instead` of each ReLU and LeakyReLU layer, None if it has none."""
-    if not any(isinstance(part, nn.ReLU | nn.LeakyReLU) for part in model.modules()):
+    """A copy with something `instead` of each layer of these kinds, None if it has none."""
+    if not any(isinstance(part, kinds) for part in model.modules()):
         return None
-    if isinstance(model, nn.ReLU | nn.LeakyReLU):
+    if isinstance(model, kinds):
         return instead(model)
     smooth = copy.deepcopy(model)
     for parent in list(smooth.modules()):
         # Not named_children(): it names a layer used twice only once.
         for name, part in list(parent._modules.items()):
-            if isinstance(part, nn.ReLU | nn.LeakyReLU):
+            if isinstance(part, kinds):
                 setattr(parent, name, instead(part))
     return smooth
