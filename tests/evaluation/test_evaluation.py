@@ -25,6 +25,7 @@ from r2et.evaluation.evaluate import (
     budget_of,
     curve_of,
     evaluate,
+    flips_of,
     profile_of,
     strong_curve,
     task_of,
@@ -119,7 +120,12 @@ UNDER_ATTACK = {
 }
 OF_A_MODEL = {
     "clean_auc": (0.0, 1.0),
+    "before_auc": (0.0, 1.0),
     "dffot": (1 / 16, 1.0),
+    "dffot_of_flipped": (1 / 16, 1.0),
+    "dffot_of_class_0": (1 / 16, 1.0),
+    "dffot_of_class_1": (1 / 16, 1.0),
+    "never_flips": (0.0, 1.0),
     "comp": (0.0, 1.0),
     "suff": (0.0, 1.0),
     "hessian_norm": (0.0, math.inf),
@@ -150,6 +156,20 @@ def test_every_measure_is_within_its_range() -> None:
         assert low <= measures[name] <= high, name
     assert measures["distinct_sets"] == round(measures["distinct_sets"])
     assert measures["clean_auc"] > 0.6
+
+
+def test_dffot_is_told_apart_by_who_flips_and_by_class() -> None:
+    # Of two people of class 0 one flips at a quarter of the features; of class 1 one never does.
+    share = torch.tensor([0.25, 1.0, math.inf, 0.5])
+    found = flips_of(share, torch.tensor([0, 0, 1, 1]), two=True)
+    assert {name: each.tolist() for name, each in found.items()} == {
+        "never_flips": [0.0, 0.0, 1.0, 0.0],
+        "dffot_of_flipped": [0.25, 1.0, 0.5],
+        "dffot_of_class_0": [0.25, 1.0],
+        "dffot_of_class_1": [1.0, 0.5],
+    }
+    of_many = flips_of(share, torch.tensor([0, 0, 1, 1]), two=False)
+    assert of_many.keys() == {"never_flips", "dffot_of_flipped"}
 
 
 def test_intervals_hold_their_means() -> None:

@@ -217,6 +217,8 @@ def test_a_method_with_another_network_cannot_go_on_from_vanillas(
         assert tiny(methods=methods).methods[1].name == name
         message = refusal(lambda methods=methods: tiny(methods=methods, schema="retrain"))
         assert "Other trains another network than Vanilla's" in message
+    softer = [{"name": "vanilla"}, {"name": "sp", "rho": 1.0}]
+    assert tiny(methods=softer, schema="retrain").methods[1].name == "sp"
 
 
 def test_what_a_recipe_does_not_say_is_as_it_was() -> None:

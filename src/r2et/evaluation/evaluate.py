@@ -48,6 +48,7 @@ from r2et.preflight.validation import cleared
 
 CORRELATED = ("gaussian_thickness", "least_gaussian_thickness", "hessian_norm")
 SCATTERED = 400  # dots of a scatter plot
+PROFILED = 200  # places of a curve of scores by rank
 
 
 def evaluate(
@@ -101,7 +102,7 @@ def evaluate(
         values |= measured(case, "attack", name)
     values |= measured(case, "model")
     if task.features is not None:
-        values |= measured(case, "removal")
+        values |= measured(case, "removal") | flips_of(case.flips, y, two=bool(labels.max() < 2))
     for name, walk in walks.items():
         if not split.dataset.tabular and walk.last is not None:
             values |= at_the_end(name, walk, model, x, y, settings.k, task)
@@ -151,6 +152,7 @@ def evaluate(
     if doubling is not None:
         measures["last_doubling"] = doubling.change
     if len(truth.unique()) > 1:  # of a rare class the attacked examples may show none
+        measures["before_auc"] = auc(model, x, truth)
         for name, attacked in attacks.items():
             measures[f"{name}_attacked_auc"] = auc(model, attacked, truth)
     return Evaluation(
@@ -178,6 +180,18 @@ def evaluate(
         preflight=tuple(in_words(each) for each in found),
         seconds=round(time.perf_counter() - started, 2),
     )
+
+
+def flips_of(share: Tensor, y: Tensor, *, two: bool) -> dict[str, Tensor]:
+    """DFFOT with those that no removal flips apart, and by predicted class if there are `two`.
+
+    `share` is infinite where no removal changes the class. What nobody is part of is left out.
+    """
+    never, whole = share.isinf(), share.clamp(max=1)
+    found = {"never_flips": never.to(share.dtype), "dffot_of_flipped": share[~never]}
+    if two:
+        found |= {f"dffot_of_class_{number}": whole[y == number] for number in (0, 1)}
+    return {key: each for key, each in found.items() if len(each) > 1}
 
 
 def individuality(before: Tensor, y: Tensor, k: int, stability: float | None) -> dict[str, float]:
@@ -433,14 +447,21 @@ def curve_of(
 
 
 def profile_of(before: Tensor) -> Profile:
-    """Scores by rank as shares of the largest: median and middle half over the examples."""
+    """Scores by rank as shares of the largest: median and middle half over the examples.
+
+    Of many features some places, evenly spread: a curve shows no more.
+    """
     ranked = before.sort(dim=-1, descending=True).values
+    n = ranked.shape[-1]
+    place = torch.linspace(0, n - 1, min(n, PROFILED)).round().long().to(ranked.device)
+    ranked = ranked[:, place]
     top = ranked[:, :1]
     shares = ranked[top.squeeze(-1) > 0] / top[top.squeeze(-1) > 0]
     if not len(shares):
         return Profile()
     low, median, high = torch.quantile(shares, torch.tensor([0.25, 0.5, 0.75]).to(shares), dim=0)
-    return Profile(median=_short(median), low=_short(low), high=_short(high))
+    shown = () if len(place) == n else tuple((place + 1).tolist())
+    return Profile(place=shown, median=_short(median), low=_short(low), high=_short(high))
 
 
 def scatter_of(

@@ -225,6 +225,39 @@ _BY_HAND = (
         for key in ("dffot", "comp", "suff")
     ),
     Measure(
+        key="never_flips",
+        heading="Never flips, %",
+        line="Share of examples whose predicted class no removal of top features changes: DFFOT "
+        "counts them as 1.",
+        style="share",
+        better="none",
+    ),
+    Measure(
+        key="dffot_of_flipped",
+        heading="DFFOT of those that flip",
+        line="DFFOT of the examples whose predicted class some removal changes.",
+        style="number",
+        better="lower",
+    ),
+    *(
+        Measure(
+            key=f"dffot_of_class_{number}",
+            heading=f"DFFOT, class {number}",
+            line=f"Of two classes, DFFOT of the examples that are predicted to be of class "
+            f"{number}.",
+            style="number",
+            better="lower",
+        )
+        for number in (0, 1)
+    ),
+    Measure(
+        key="before_auc",
+        heading="AUC, before",
+        line="Area under the ROC curve on the examples that are attacked, before any attack.",
+        style="auc",
+        better="higher",
+    ),
+    Measure(
         key="saliency_norm",
         heading=METRICS["saliency norm"].label,
         group=CONTROLS,
@@ -415,8 +448,12 @@ class Radii:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Scores by rank as shares of the largest: median and middle half over the examples."""
+    """Scores by rank as shares of the largest: median and middle half over the examples.
 
+    `place` are the ranks, counted from 1, that the scores are of; all of them if empty.
+    """
+
+    place: tuple[int, ...] = ()
     median: tuple[float, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()

@@ -20,6 +20,7 @@ from r2et.data.dataset import Dataset
 from r2et.evaluation.protocol import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS
+from r2et.methods.method import SoftplusUnits
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.training.settings import FitSettings
 
@@ -27,6 +28,7 @@ VANILLA = "vanilla"
 OWN = "own"
 PLANS = {"explainer", "trained", "network"}  # of something by its name, all else being settings
 SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
+LAST, LAST_ABLE = EPOCHS = ("last", "last-able")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,9 @@ class Recipe:
     """Retraining ends before the mean P@k with Vanilla's clean explanations falls below this."""
     gate: float = 0.01
     """How far below Vanilla's validation AUC a model may fall and still be chosen."""
+    epoch: str = LAST
+    """Which epoch's model of a training from nothing is kept: the last, or the last able one, whose
+    validation AUC passes the gate."""
     select_by: str = "er"
     """The attack whose validation P@k chooses among the settings of a method."""
     valid_examples: int = 300
@@ -161,6 +166,7 @@ class Recipe:
             ("select_by", EVALUATED),
             ("activation", ACTIVATIONS),
             ("schema", SCHEMAS),
+            ("epoch", EPOCHS),
             ("retrain_by", (VANILLA, OWN)),
         ):
             if (word := getattr(self, what)) not in known:
@@ -241,10 +247,17 @@ def recipe_from(name: str, table: Mapping[str, Any]) -> Recipe:
 
 
 def _method_plan(table: Mapping[str, Any], times: float) -> dict[str, Any]:
-    """The name of a method and every combination of its settings, so many times as thick."""
+    """The name of a method and every combination of its settings, so many times as thick.
+
+    Settings that go together are listed as `grid` = [{...}, {...}], each combined with the others.
+    """
     settings = dict(table)
-    name = settings.pop("name", None)
-    grid = expand(settings)
+    name, tied = settings.pop("name", None), settings.pop("grid", [{}])
+    if not (isinstance(tied, list) and all(isinstance(each, Mapping) for each in tied)):
+        raise ValueError(
+            f"method {name!r}: 'grid' must list tables of settings that go together, got {tied!r}."
+        )
+    grid = tuple({**each, **own} for own in tied for each in expand(settings))
     if times != 1:
         for each in grid:
             each.update({key: times * each[key] for key in ("thickness",) if key in each})
@@ -264,8 +277,11 @@ def _try_methods(recipe: Recipe) -> None:
                 raise ValueError(
                     f"recipe {recipe.name!r}, method {plan.name!r}: {problem}"
                 ) from problem
-            other = entry.model != METHODS[VANILLA].model
-            if recipe.schema == RETRAIN and (method.prepare is not None or other):
+            # Softplus units can take the place of Vanilla's, which keep their weights.
+            other = entry.model != METHODS[VANILLA].model or not (
+                method.prepare is None or isinstance(method.prepare, SoftplusUnits)
+            )
+            if recipe.schema == RETRAIN and other:
                 raise ValueError(
                     f"recipe {recipe.name!r} retrains, but {entry.label} trains another network "
                     "than Vanilla's and cannot go on from it: leave it out."

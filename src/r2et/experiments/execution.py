@@ -36,9 +36,9 @@ from r2et.experiments.runner import (
     code_digest,
     controls,
     fingerprint,
+    follows_vanilla,
     label_of,
     measure_unit,
-    retrains,
     row_head,
     row_key,
     train_unit,
@@ -314,7 +314,7 @@ class Cluster:
 class Unit:
     """The models trained together: a method's whole grid on one data set and seed.
 
-    They go on from the model of the unit `vanilla`, or start from nothing.
+    The unit `vanilla` comes first where they go on from its model or keep an AUC beside it.
     """
 
     plan: Plan
@@ -347,14 +347,14 @@ class Unit:
 
 def unit_of(plan: Plan, seed: int, method: MethodPlan, out: Path) -> Unit:
     """The unit of a method and seed in an output folder."""
-    goes_on = retrains(plan.recipe, method.name)
+    follows = follows_vanilla(plan.recipe, method.name)
     return Unit(
         plan=plan,
         seed=seed,
         method=method,
         folder=out / "models" / f"{plan.dataset.name}-seed-{seed}",
         mark=unit_print(plan.dataset, plan.recipe, method),
-        vanilla=unit_of(plan, seed, plan.recipe.methods[0], out) if goes_on else None,
+        vanilla=unit_of(plan, seed, plan.recipe.methods[0], out) if follows else None,
     )
 
 

@@ -32,11 +32,20 @@ from r2et.data.schema import Schema
 from r2et.evaluation.evaluate import attacked_by, budget_of, evaluate, task_of
 from r2et.evaluation.protocol import DTYPES
 from r2et.evaluation.results import Failure, Result
-from r2et.experiments.config import RETRAIN, SCRATCH, VANILLA, MethodPlan, Recipe
-from r2et.explainers import CONCEPTS, Explainer, gradient, predicted
+from r2et.experiments.config import (
+    LAST_ABLE,
+    RETRAIN,
+    SCRATCH,
+    VANILLA,
+    MethodPlan,
+    Recipe,
+)
+from r2et.explainers import CONCEPTS, Explainer, explained, gradient, predicted
 from r2et.methods import METHODS, Method, MethodEntry
 from r2et.methods.method import SoftplusUnits
+from r2et.metrics.individuality import overlap
 from r2et.metrics.statistics import auc
+from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS, build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
@@ -48,6 +57,7 @@ from r2et.training.trainer import fit, keeps_ranking
 
 LINEAR = "linear"
 NUMBERS_AT_ONCE = 2**20
+JUDGED_NEIGHBOURS, JUDGED_POINTS = 4, 4  # of the thickness of a model on validation data
 AT_HAND = 2  # data sets, and splits of them, that a process keeps for its next units
 PICTURE_PENALTY = 1.0  # with more numbers than items a regression has no optimum without one
 LABELS = {LINEAR: "Linear (control)", **{name: entry.label for name, entry in METHODS.items()}}
@@ -275,6 +285,8 @@ def unit_print(dataset: Dataset, recipe: Recipe, plan: MethodPlan) -> str:
     if retrains(recipe, plan.name):
         trains += [recipe.schema, recipe.retrain_epochs, recipe.least_ranking, recipe.gate]
         trains += [recipe.retrain_rate, recipe.retrain_by]
+    elif follows_vanilla(recipe, plan.name):
+        trains += [recipe.epoch, recipe.gate]
     return fingerprint(trains, judges, plan.name, plan.grid)
 
 
@@ -286,6 +298,11 @@ def controls(recipe: Recipe) -> tuple[MethodPlan, ...]:
 def retrains(recipe: Recipe, method: str) -> bool:
     """Whether a method goes on from the Vanilla model instead of starting anew."""
     return recipe.schema == RETRAIN and method != VANILLA
+
+
+def follows_vanilla(recipe: Recipe, method: str) -> bool:
+    """Whether a method is trained after Vanilla: to go on from it, or to keep an AUC beside it."""
+    return method != VANILLA and (recipe.schema == RETRAIN or recipe.epoch == LAST_ABLE)
 
 
 def row_key(dataset: Dataset, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
@@ -330,7 +347,8 @@ NOT_KEPT = "no epoch of retraining kept both Vanilla's explanations and its AUC.
 def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Outcome]:
     """What became of each setting of a method, in the order of its grid.
 
-    `vanilla` is the model of the same seed to go on from, where the recipe retrains.
+    `vanilla` is the model of the same seed to go on from, where the recipe retrains, or whose AUC
+    says which epoch is kept.
     """
     split, recipe = work.split(), work.recipe
     shape, taught = network_plan(split.dataset, recipe, plan.name), encoding_of(split)
@@ -357,15 +375,15 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
         if problem is not None:
             outcomes.append(Outcome(settings=settings, problem=problem))
             continue
-        (model, told), (score, precision) = next(kept)
-        candidate = Candidate(settings=settings, auc=score, precision=precision)
+        (model, told), judgement = next(kept)
+        candidate = replace(judgement, settings=settings)
         header = {
             "model": told,
             "dataset": split.dataset.name,
             "data": work.data,
             "seed": work.seed,
             "method": plan.name,
-            "schema": SCRATCH if vanilla is None else RETRAIN,
+            "schema": RETRAIN if retrains(recipe, plan.name) else SCRATCH,
             "epochs": len(each.history),
             "candidate": asdict(candidate),
             **taught,
@@ -411,7 +429,10 @@ def trained(
 
     Settings that differ only in how parts of the loss are weighed are trained as one computation.
     """
-    begin = _scratch(split, recipe, plan) if vanilla is None else _retrain(split, recipe, vanilla)
+    if vanilla is not None and retrains(recipe, plan.name):
+        begin = _retrain(split, recipe, vanilla)
+    else:
+        begin = _scratch(split, recipe, plan, vanilla)
     found: dict[int, Trained] = {}
     apart = not split.dataset.tabular or recipe.fit.ramp > 0
     for places in together(plan, recipe.evaluation.k, apart):
@@ -447,6 +468,7 @@ class Beginning:
     explain: Explainer | None = None
     vanilla: nn.Module | None = None
     accept: Callable[[nn.Module], bool] | None = None
+    floor: float | None = None
 
     def method(self, entry: MethodEntry, settings: Mapping[str, Any], networks: int = 1) -> Method:
         """The method, which keeps Vanilla's ranking where it can, for so many networks at once."""
@@ -476,25 +498,34 @@ class Beginning:
             },
             weight_decay=[method.weight_decay for method in methods],
             accept=None if self.accept is None else [self.accept] * count,
+            floor=None if self.floor is None else [self.floor] * count,
         )
 
     def _alone(self, method: Method, split: Split) -> Trained:
         model = copy.deepcopy(self.network)
         try:
             model, history = fit(
-                model, split.train, split.valid, method, self.settings, accept=self.accept
+                model,
+                split.train,
+                split.valid,
+                method,
+                self.settings,
+                accept=self.accept,
+                floor=self.floor,
             )
         except ValueError as problem:
             return Trained(model=model, history=[], problem=str(problem))
         return Trained(model=model, history=history)
 
 
-def _scratch(split: Split, recipe: Recipe, plan: MethodPlan) -> Beginning:
+def _scratch(split: Split, recipe: Recipe, plan: MethodPlan, vanilla: Outcome | None) -> Beginning:
+    auc = None if vanilla is None or vanilla.candidate is None else vanilla.candidate.auc
     return Beginning(
         network=network(split, network_plan(split.dataset, recipe, plan.name)),
         settings=fit_settings(split, recipe),
         k=recipe.evaluation.k,
         explain=trained_explanation(split.dataset, recipe),
+        floor=None if auc is None else auc - recipe.gate,
     )
 
 
@@ -543,10 +574,11 @@ def _retraining(split: Split, recipe: Recipe) -> FitSettings:
     return replace(usual, epochs=recipe.retrain_epochs, learning_rate=rate, augment="")
 
 
-def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tuple[float, float]]:
-    """Validation AUC and validation P@k of each model, attacked as the recipe selects by.
+def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[Candidate]:
+    """What validation data show of each model, attacked as the recipe selects by.
 
-    On copies, what is trained explained; models of tables are attacked as one.
+    On copies, what is trained explained; models of tables are attacked as one. Which settings a
+    model has is not known here.
     """
     if not split.dataset.tabular and len(models) > 1:
         return [each for model in models for each in judged([model], split, recipe)]
@@ -577,7 +609,41 @@ def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[tu
         )
         reached.append(by_network(attacked.precision, count))
     precisions = torch.cat(reached, dim=1).mean(1).tolist()
-    return list(zip(scores, precisions, strict=True))
+    return [
+        Candidate(
+            settings={},
+            auc=score,
+            precision=precision,
+            thickness=_thickness_around(model, x, explain, recipe, split.seed),
+            overlap=_overlap_in_class(model, x, explain, recipe.evaluation.k),
+        )
+        for model, score, precision in zip(alone, scores, precisions, strict=True)
+    ]
+
+
+def _overlap_in_class(model: nn.Module, x: Tensor, explain: Explainer, k: int) -> float | None:
+    y = predicted(model, x)
+    return overlap(explained(model, explain, x, y), k, y)
+
+
+def _thickness_around(
+    model: nn.Module, x: Tensor, explain: Explainer, recipe: Recipe, seed: int
+) -> float:
+    """Mean thickness on the way to a few random neighbours, which needs no attack."""
+    evaluation = recipe.evaluation
+    found = thickness(
+        model,
+        x,
+        predicted(model, x),
+        gaussian(evaluation.er.radius / 2),
+        explain=explain,
+        k=evaluation.k,
+        variant="probability",
+        samples=JUDGED_NEIGHBOURS,
+        points=JUDGED_POINTS,
+        generator=stream(seed, "validation thickness"),
+    )
+    return float(found.value.mean())
 
 
 def row_head(
@@ -628,8 +694,8 @@ def measure_unit(work: Work, head: Result, model: bytes | None) -> Result:
     split, recipe = work.split(), work.recipe
     if model is None:
         measured = linear_control(split)
-        ((score, precision),) = judged([measured], split, recipe)
-        head = replace(head, valid=Candidate(settings={}, auc=score, precision=precision))
+        (judgement,) = judged([measured], split, recipe)
+        head = replace(head, valid=judgement)
     else:
         measured = from_bytes(model)
     explain = measured_explanation(split.dataset, recipe)

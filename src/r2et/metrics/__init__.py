@@ -90,6 +90,11 @@ class Case:
         )
 
     @cached_property
+    def flips(self) -> Tensor:
+        """The share of top features whose removal flips the class, infinity if none does: (B,)."""
+        return _without(faithfulness.flipping_share)(self)
+
+    @cached_property
     def exchanges(self) -> exchanges.Agreement:
         """What gradients say about exchanges of categories, against what these do."""
         return exchanges.exchange_agreement(
@@ -187,7 +192,7 @@ METRICS: dict[str, Metric] = {
     ),
     "dffot": Metric(
         label="DFFOT",
-        measure=_without(faithfulness.dffot),
+        measure=lambda case: case.flips.clamp(max=1),
         needs="removal",
         better="lower",
         line="Smallest share of top features whose removal changes the predicted class.",

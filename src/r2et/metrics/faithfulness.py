@@ -47,11 +47,35 @@ def dffot(
     `saliency` is (B, n); where several input numbers make one feature, `groups` names the feature
     of each number of a flattened example, -1 for those that are not explained and never removed.
     """
+    return flipping_share(
+        model,
+        x,
+        y,
+        saliency,
+        baseline=baseline,
+        sizes=sizes,
+        groups=groups,
+        rows_at_once=rows_at_once,
+    ).clamp(max=1)
+
+
+def flipping_share(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    saliency: Tensor,
+    *,
+    baseline: float | Tensor = 0.0,
+    sizes: Sequence[int] | None = None,
+    groups: Sequence[int] | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Tensor:
+    """What `dffot` tells, but infinity where no removal changes the predicted class: (B,)."""
     place = _places(model, x, y, saliency, groups, rows_at_once)
     check_predicted(model, x, y, rows_at_once)
     n = saliency.shape[1]
     all_sizes = _sizes(sizes, n).to(x.device)
-    share = torch.ones_like(saliency[:, 0])
+    share = torch.full_like(saliency[:, 0], torch.inf)
     for waiting in torch.arange(len(x), device=x.device).split(rows_at_once):
         done = 0
         while done < len(all_sizes) and len(waiting):
