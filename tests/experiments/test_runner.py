@@ -78,7 +78,7 @@ def tiny(**changes: Any) -> Recipe:
 # --- recipes ----------------------------------------------------------------------------------
 
 
-OF_OTHERS = {"first-look", "pictures", "networks", "paper-k10", "paper-k30"}
+OF_OTHERS = {"first-look", "pictures", "networks", "paper-k10", "paper-k30", "paper-k100"}
 
 
 @pytest.mark.parametrize("name", sorted({*recipe_names()} - OF_OTHERS))
