@@ -40,6 +40,8 @@ CONTROL_KEYS = (
     "noise_precision",
     "er_last_precision",
     "distinct_sets",
+    "class_overlap",
+    "strong_kappa",
     "off_data_share",
     "exchange_agreement",
     "flippable",
@@ -66,6 +68,8 @@ class Quantity:
     setting: str = ""
     style: Style = "percent"
     better: Literal["higher", "lower"] = "higher"
+    beside: bool = False
+    """Whether it stands between the quantity before it and the number published for that."""
 
     def __post_init__(self) -> None:
         """Refuse what is no measure: its column would stay empty."""
@@ -178,6 +182,55 @@ class HandlersResult(Result):
     points: tuple[HandlingPoint, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepPoint:
+    """What a step of the finite difference tells, and the models that were trained with it.
+
+    `correlation` is Spearman's, of the estimated with the exact norm of the Hessian over examples
+    of Vanilla. AUC and P@k are those of the setting that validation data choose, None if none
+    kept the AUC.
+    """
+
+    step: float
+    correlation: float
+    auc: dict[str, float | None]
+    precision: dict[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsResult(Result):
+    """Steps of the finite difference compared on one data set and seed, on validation data."""
+
+    points: tuple[StepPoint, ...] = ()
+
+
+def steps_grid(row: StepsResult, title: str) -> Grid:
+    """Steps of the finite difference as text."""
+    methods = list(row.points[0].precision) if row.points else []
+    labels = [METHODS[name].label for name in methods]
+    lines = []
+    for point in row.points:
+        cells = [f"{point.step:g}", f"{point.correlation:.3f}"]
+        for name in methods:
+            auc, kept = point.auc[name], point.precision[name]
+            cells += [NONE if auc is None else written(auc, "auc")]
+            cells += ["none passed" if kept is None else written(kept, "percent")]
+        lines.append(tuple(cells))
+    headings = ["kappa", "rank correlation with the exact norm"]
+    for label in labels:
+        headings += [f"{label}: AUC ours", f"{label}: P@k ERAttack ours"]
+    return Grid(
+        title=title,
+        headings=tuple(headings),
+        lines=tuple(lines),
+        values=[asdict(point) for point in row.points],
+        settings=(
+            f"recipe as-published, seed {row.seed}, k = {row.k}, "
+            f"{row.examples} validation examples",
+        ),
+    )
+
+
 def rows_of(rows: Sequence[Result], recipe: str, dataset: str) -> list[Result]:
     """The rows of one recipe and data set."""
     return [row for row in rows if (row.recipe, row.dataset) == (recipe, dataset)]
@@ -195,12 +248,13 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Result], dataset:
     and the best rival by validation data, then the linear control. A seed without a model above the
     AUC floor is counted and never filled in.
     """
-    recipes = tuple(dict.fromkeys(each.recipe for each in quantities))
-    of_recipe = {name: rows_of(rows, name, dataset) for name in recipes}
+    recipes = tuple(dict.fromkeys(each.recipe for each in quantities if not each.beside))
+    of_recipe = {each.recipe: rows_of(rows, each.recipe, dataset) for each in quantities}
+    quantities = [each for each in quantities if not each.beside or of_recipe[each.recipe]]
     keys = list(dict.fromkeys([*(each.key for each in quantities), *CONTROL_KEYS]))
     summaries = {
-        name: {each.label.casefold(): each for each in _summaries(of_recipe[name], keys)}
-        for name in recipes
+        name: {each.label.casefold(): each for each in _summaries(own, keys)}
+        for name, own in of_recipe.items()
     }
     lines = [
         _line(label, quantities, recipes, summaries, dataset)
@@ -208,6 +262,8 @@ def paper_table(quantities: Sequence[Quantity], rows: Sequence[Result], dataset:
     ]
     tests, leads = [], []
     for quantity in quantities:
+        if quantity.beside:
+            continue
         own = of_recipe[quantity.recipe]
         found = contests(own, quantity.key)
         tests.append((quantity.heading, tuple(found)))
@@ -355,10 +411,8 @@ def _choices(rows: Sequence[Result], recipe: str) -> str:
 def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> Grid:
     """A paper's table as text: ours, published and failed seeds, then the controls."""
     several = len(table.recipes) > 1
-    headings = ["method"]
-    for quantity in table.quantities:
-        headings += [f"{quantity.heading} ours", "published"]
-    headings.append("failed seeds")
+    columns = [each for group in _groups(table.quantities) for each in group]
+    headings = ["method", *(_heading(table.quantities, each) for each in columns), "failed seeds"]
     # What no line has a number for, such as off-data shares of pictures, is left out.
     had = {key for line in table.lines for each in line.controls for key in each}
     if "off_data_share" in had:
@@ -366,14 +420,15 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
     controls = [column for column in CONTROLS if column.key in had]
     headings += [_control_heading(column) for column in controls]
     strong = set()
-    for number in range(len(table.quantities)):
-        if (best := _best_line(table, number)) is not None:
-            strong.add((best, 1 + 2 * number))
+    for at, (number, ours) in enumerate(columns, 1):
+        if ours and (best := _best_line(table, number)) is not None:
+            strong.add((best, at))
     lines = []
     for line in table.lines:
         cells = [line.label]
-        for quantity, entry in zip(table.quantities, line.entries, strict=True):
-            cells += [_ours(entry, quantity), _printed(entry, quantity)]
+        for number, ours in columns:
+            quantity, entry = table.quantities[number], line.entries[number]
+            cells.append(_ours(entry, quantity) if ours else _printed(entry, quantity))
         cells.append(_by_recipe([_failed(line, table, name) for name in table.recipes]))
         for column in controls:
             shown = [column.show(each[column.key]) if column.key in each else NONE
@@ -401,6 +456,28 @@ def table_grid(table: PaperTable, title: str, settings: Sequence[str] = ()) -> G
     )
 
 
+def _groups(quantities: Sequence[Quantity]) -> list[list[tuple[int, bool]]]:
+    """The columns of each quantity and those beside it: its number, and whether it is ours.
+
+    What was published stands last, and once.
+    """
+    groups: list[list[tuple[int, bool]]] = []
+    for number, quantity in enumerate(quantities):
+        if quantity.beside:
+            groups[-1].insert(-1, (number, True))
+        else:
+            groups.append([(number, True), (number, False)])
+    return groups
+
+
+def _heading(quantities: Sequence[Quantity], column: tuple[int, bool]) -> str:
+    number, ours = column
+    quantity = quantities[number]
+    if not ours:
+        return "published"
+    return quantity.heading if quantity.beside else f"{quantity.heading} ours"
+
+
 LEGEND = (
     "≠: ours is more than two standard deviations or five points away. "
     f"{NONE}: not published, or not measured. Bold: the best of the papers' methods."
@@ -426,7 +503,9 @@ def _ours(entry: Entry, quantity: Quantity) -> str:
     if entry.ours is None:
         return "none passed" if entry.failed and not entry.count else NONE
     spread = "" if entry.sd is None else f" ± {written(entry.sd, quantity.style)}"
-    return f"{written(entry.ours, quantity.style)}{spread}"
+    # The column of failed seeds is about the quantity that this one stands beside.
+    missed = f" ({entry.failed} failed)" if quantity.beside and entry.failed else ""
+    return f"{written(entry.ours, quantity.style)}{spread}{missed}"
 
 
 def _printed(entry: Entry, quantity: Quantity) -> str:
@@ -505,6 +584,8 @@ def differences(table: PaperTable) -> list[str]:
     """Where our numbers are not the published ones, a sentence for each quantity."""
     told = []
     for number, quantity in enumerate(table.quantities):
+        if quantity.beside and quantity.recipe == table.recipes[0]:
+            continue
         entries = [(line.label, line.entries[number]) for line in table.lines]
         known = [each for each in entries if None not in (each[1].ours, each[1].published)]
         away = [

@@ -45,6 +45,7 @@ from r2et.experiments.tables import VANILLA
 from r2et.explainers import predicted
 from r2et.methods import METHODS
 from r2et.training.checkpoint import load as load_model
+from reproduction.difference_step import steps_row
 from reproduction.figure_numbers import facing_of
 from reproduction.papers import HandlersResult
 from reproduction.targets import (
@@ -156,6 +157,11 @@ def reproduce(
         what = f"ways to keep predictions, {name}"
         tell = partial(on_progress, Progress(done=number, total=len(compared), what=what))
         found.append(handlers_row(loaded(name), recipe, out, on_start=tell))
+    stepped = [name for each in targets if each.steps for name in wanted[each.name]]
+    for number, name in enumerate(stepped):
+        what = f"steps of the finite difference, {name}"
+        tell = partial(on_progress, Progress(done=number, total=len(stepped), what=what))
+        found.append(steps_row(loaded(name), out, on_start=tell))
     return in_order(found)
 
 

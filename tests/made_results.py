@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 from r2et.attacks.comparison import HandlingPoint, marked
 from r2et.evaluation.results import Radii, Result, Series, result_from
 from r2et.experiments.runner import LABELS
-from reproduction.papers import HandlersResult
-from reproduction.targets import HANDLERS_ROWS, TABULAR
+from reproduction.papers import HandlersResult, StepPoint, StepsResult
+from reproduction.targets import HANDLERS_ROWS, STEPS_ROWS, TABULAR
 
 FEATURES = {"adult": 28, "bank": 18, "compas": 16}
 SCRATCH = (
@@ -34,6 +34,10 @@ RECIPES = {
     "paper-smoothgrad": (SCRATCH, 8),
     "paper-ig": (SCRATCH, 8),
     "paper-retrain": (RETRAINED, 8),
+    "as-published": (SCRATCH, 8),
+    "paper-smoothgrad-own": (("linear", "vanilla", "r2et-noh"), 8),
+    "paper-ig-own": (("linear", "vanilla", "r2et-noh"), 8),
+    "ours": (("linear", "vanilla", "steadfast"), 8),
 }
 
 
@@ -74,7 +78,13 @@ def row_of(
         "selected_by": "er",
         "passed": True,
         "chosen": None if method == "linear" else chosen or {},
-        "valid": {"settings": {}, "auc": 0.87, "precision": kept if valid is None else valid},
+        "valid": {
+            "settings": {},
+            "auc": 0.87,
+            "precision": kept if valid is None else valid,
+            "thickness": 0.9 + 0.1 * draw.random(),
+            "overlap": 1.0 if method == "linear" else 0.6,
+        },
         "measures": {
             "clean_auc": 0.865 + 0.01 * draw.random(),
             "er_precision": kept,
@@ -84,7 +94,12 @@ def row_of(
             "er_thickness": 0.9 + 0.1 * kept,
             "gaussian_thickness": 0.99,
             "least_gaussian_thickness": 0.95,
+            "before_auc": 0.86,
             "dffot": 0.2 + 0.3 * draw.random(),
+            "dffot_of_flipped": 0.2,
+            "dffot_of_class_0": 0.8,
+            "dffot_of_class_1": 0.1,
+            "never_flips": 0.4,
             "comp": 0.3 + 0.2 * draw.random(),
             "suff": 0.1 + 0.1 * draw.random(),
             "hessian_norm": 2.0,
@@ -190,6 +205,35 @@ def handlers_row_of(dataset: str) -> HandlersResult:
     )
 
 
+def steps_row_of(dataset: str) -> StepsResult:
+    """A row of compared steps of the finite difference; with the longest no R2ET passed."""
+    return StepsResult(
+        key=f"steps-{dataset}",
+        recipe=STEPS_ROWS,
+        dataset=dataset,
+        data="0123456789ab",
+        seed=0,
+        method="vanilla",
+        label="Vanilla",
+        k=8,
+        examples=200,
+        points=(
+            StepPoint(
+                step=0.001,
+                correlation=0.999,
+                auc={"est-h": 0.87, "r2et": 0.865},
+                precision={"est-h": 0.85, "r2et": 0.95},
+            ),
+            StepPoint(
+                step=0.5,
+                correlation=0.57,
+                auc={"est-h": 0.87, "r2et": None},
+                precision={"est-h": 0.8, "r2et": None},
+            ),
+        ),
+    )
+
+
 def pairs_rows(seeds: int) -> list[Result]:
     """The rows of figure 9: a row for each number of pairs, method and seed."""
     rows = [
@@ -218,7 +262,12 @@ def all_rows(seeds: int = 3) -> list[Result]:
         for seed in range(seeds)
         for method in methods
     ]
-    return [*rows, *pairs_rows(seeds), *(handlers_row_of(dataset) for dataset in TABULAR)]
+    return [
+        *rows,
+        *pairs_rows(seeds),
+        *(handlers_row_of(dataset) for dataset in TABULAR),
+        *(steps_row_of(dataset) for dataset in ("adult", "compas")),
+    ]
 
 
 def description(svg: str) -> str:

@@ -151,7 +151,8 @@ class Recipe:
     explainer: ExplainerPlan = field(default_factory=ExplainerPlan)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     trained: ExplainerPlan | None = None
-    """What methods widen and keep, where that is not what is measured: pictures and networks."""
+    """What methods widen and keep, where that is neither what is measured, as of pictures and
+    networks, nor the absolute gradient, as of tables."""
     methods: tuple[MethodPlan, ...] = ()
 
     def __post_init__(self) -> None:
@@ -266,7 +267,8 @@ def _method_plan(table: Mapping[str, Any], times: float) -> dict[str, Any]:
 
 def _try_methods(recipe: Recipe) -> None:
     """Refuse settings that a method does not take before anything is trained."""
-    shown = None if recipe.network is None else (recipe.trained or recipe.explainer).build()
+    plain = recipe.network is None and recipe.trained is None
+    shown = None if plain else (recipe.trained or recipe.explainer).build()
     for plan in recipe.methods:
         entry = METHODS[plan.name]
         explain = shown if entry.takes_explainer else None

@@ -271,7 +271,7 @@ def unit_print(dataset: Dataset, recipe: Recipe, plan: MethodPlan) -> str:
         fitting,
         recipe.least_steps,
         evaluation.k,
-        None if dataset.tabular else explained,
+        None if dataset.tabular and recipe.trained is None else explained,
     ]
     judges: list[Any] = [
         recipe.select_by,
@@ -532,9 +532,9 @@ def _scratch(split: Split, recipe: Recipe, plan: MethodPlan, vanilla: Outcome | 
 def trained_explanation(dataset: Dataset, recipe: Recipe) -> Explainer | None:
     """What methods widen and keep: of tables the absolute gradient, which they take by themselves.
 
-    Of pictures and networks what is measured, unless the recipe says otherwise.
+    Of pictures and networks what is measured. A recipe may say otherwise.
     """
-    if dataset.tabular:
+    if dataset.tabular and recipe.trained is None:
         return None
     return (recipe.trained or recipe.explainer).build(dataset.structure.explained)
 
