@@ -50,6 +50,7 @@ from r2et.metrics.statistics import auc
 from r2et.models import build
 from r2et.models.smoothing import with_softplus
 from r2et.training import checkpoint
+from r2et.training.settings import Candidate
 from refusals import refusal
 
 TINY: dict[str, Any] = {
@@ -726,6 +727,10 @@ def test_a_network_is_trained_together_with_others_as_alone(schema: str) -> None
             torch.testing.assert_close(weight, lonely.model.state_dict()[name], rtol=0, atol=1e-4)
 
 
+def numbers_of(judgement: Candidate) -> dict[str, float]:
+    return {name: value for name, value in asdict(judgement).items() if name != "settings"}
+
+
 @pytest.mark.parametrize("attack", ["er", "mse", "strong"])
 def test_a_model_is_judged_together_with_others_as_alone(
     attack: str, monkeypatch: pytest.MonkeyPatch
@@ -735,13 +740,21 @@ def test_a_model_is_judged_together_with_others_as_alone(
     models = [
         fitted(split, recipe, "r2et-noh", {"thickness": weight})[0] for weight in (0.0, 0.1, 0.3)
     ]
-    alone = [judged([model], split, recipe)[0] for model in models]
-    assert len(set(alone)) == 3
-    assert judged(models, split, recipe) == [pytest.approx(each, abs=1e-9) for each in alone]
+    # Units of other sharpness are others, which no stack can hold beside them.
+    models.insert(1, fitted(split, recipe, "sp", {"rho": 2.0})[0])
+    models.append(fitted(split, recipe, "sp", {"rho": 0.5})[0])
+    alone = [numbers_of(judged([model], split, recipe)[0]) for model in models]
+
+    def together_as(expected: list[dict[str, float]]) -> bool:
+        found = [numbers_of(each) for each in judged(models, split, recipe)]
+        return found == [pytest.approx(each, abs=1e-9) for each in expected]
+
+    assert len({each["precision"] for each in alone}) == 5
+    assert together_as(alone)
     # The same where an attack takes few rows at a time, which three networks do not divide.
     for budget in (WalkBudget, EnsembleBudget):
         monkeypatch.setattr(budget, "rows_at_once", lambda *_: 7)
-    assert judged(models, split, recipe) == [pytest.approx(each, abs=1e-9) for each in alone]
+    assert together_as(alone)
     assert judged([], split, recipe) == []
 
 
@@ -754,7 +767,8 @@ def test_no_more_rows_are_judged_than_an_attack_takes_at_once() -> None:
     assert recipe.evaluation.strong.rows_at_once(split.valid.x.shape[1]) == 32
     models = [fitted(split, recipe, "vanilla", {})[0]] * 3
     (alone,) = judged(models[:1], split, recipe)
-    assert judged(models, split, recipe) == [pytest.approx(alone, abs=1e-9)] * 3
+    found = [numbers_of(each) for each in judged(models, split, recipe)]
+    assert found == [pytest.approx(numbers_of(alone), abs=1e-9)] * 3
 
 
 # --- settings without a model -----------------------------------------------------------------

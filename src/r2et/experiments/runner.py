@@ -49,7 +49,7 @@ from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS, build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
-from r2et.models.stack import by_network, in_turn, stacked
+from r2et.models.stack import alike, by_network, in_turn, stacked
 from r2et.training.checkpoint import from_bytes, to_bytes
 from r2et.training.settings import Candidate, FitSettings
 from r2et.training.stacked import Trained, fit_grid
@@ -577,13 +577,20 @@ def _retraining(split: Split, recipe: Recipe) -> FitSettings:
 def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[Candidate]:
     """What validation data show of each model, attacked as the recipe selects by.
 
-    On copies, what is trained explained; models of tables are attacked as one. Which settings a
-    model has is not known here.
+    On copies, what is trained explained; models of tables that are built alike are attacked as
+    one. Which settings a model has is not known here.
     """
-    if not split.dataset.tabular and len(models) > 1:
-        return [each for model in models for each in judged([model], split, recipe)]
-    if not models:
-        return []
+    every = range(len(models))
+    groups = alike(models) if split.dataset.tabular else [[number] for number in every]
+    if len(groups) != 1:
+        found = {
+            number: each
+            for group in groups
+            for number, each in zip(
+                group, judged([models[at] for at in group], split, recipe), strict=True
+            )
+        }
+        return [found[number] for number in every]
     valid, count = split.valid, len(models)
     dtype = DTYPES[recipe.evaluation.dtype]
     alone = [exact_copy(model, dtype) for model in models]

@@ -252,6 +252,18 @@ def _named(path: str, part: nn.Module) -> str:
     return f"{path or 'the network itself'} ({type(part).__name__})"
 
 
+def alike(models: Sequence[nn.Module]) -> list[list[int]]:
+    """The numbers of the networks that can be stacked with one another, group by group."""
+    plans, groups = list[dict[str, Any]](), list[list[int]]()
+    for number, model in enumerate(models):
+        plan = _plan(model)
+        if plan not in plans:
+            plans.append(plan)
+            groups.append([])
+        groups[plans.index(plan)].append(number)
+    return groups
+
+
 def _plan(model: nn.Module) -> dict[str, Any]:
     """How a network is built, by the paths of its parts: everything but the values of weights."""
     return {
