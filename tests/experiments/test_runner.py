@@ -678,6 +678,19 @@ def test_a_softplus_network_is_built_again_with_its_sharpness(rho: float) -> Non
     assert torch.equal(again(split.test.x), smooth(split.test.x))
 
 
+def test_a_network_of_smooth_poolings_is_built_again_with_their_sharpness() -> None:
+    plan = {"name": "siamese-cnn", "classes": 2, "pieces": [[1, 28, 28]] * 2}
+    method = METHODS["steadfast-any"].build(k=2, softplus=3.0, pooling=5.0)
+    assert method.prepare is not None
+    smooth = method.prepare(build(plan, stream(0, "test")))
+    x = torch.rand(3, 2 * 784, generator=stream(1, "test"))
+    kept, told = runs.rebuildable(smooth, plan, method, x)
+    assert told == {**plan, "softplus": 3.0, "pooling": 5.0}
+    again = build(told, stream(0, "other"))
+    again.load_state_dict(kept.state_dict())
+    assert torch.equal(again(x), smooth(x))
+
+
 def test_a_network_that_could_not_be_built_again_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

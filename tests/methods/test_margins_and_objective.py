@@ -27,6 +27,7 @@ from r2et.explainers import (
 from r2et.methods import METHODS, BatchContext, Method, mean_margin, r2et, unit_length
 from r2et.methods.margins import Gap, Pairs
 from r2et.models import mlp
+from r2et.models.smoothing import SmoothPool2d
 from r2et.perturbations import Box, L2Ball
 from r2et.training.objective import Objective
 from refusals import refusal
@@ -673,3 +674,87 @@ def test_the_gap_at_a_neighbour_is_a_worse_one_of_the_ranking_at_x(norm: str, sh
 def test_a_neighbour_that_is_none_is_refused() -> None:
     assert "norm of ('l2', 'linf')" in refusal(lambda: r2et(k=2, radius=0.1, norm="l1"))
     assert "by = 'slope'" in refusal(lambda: r2et(k=2, radius=0.1, by="direction"))
+
+
+# --- room -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "facing"), [(1, None), (3, None), (3, 2), (5, None)])
+@pytest.mark.parametrize("room", [0.05, 0.4, 10.0])
+def test_clipped_gaps_match_their_definition(k: int, facing: int | None, room: float) -> None:
+    saliency, reference = numbers(6, 7, seed=1).abs(), numbers(6, 7, seed=2).abs()
+    found = mean_margin(
+        saliency, reference, k, pairs="facing", gap="normalised", facing=facing, room=room
+    )
+    for value, row, ranks in zip(found, saliency.tolist(), reference.tolist(), strict=True):
+        order = sorted(range(7), key=lambda feature: -ranks[feature])
+        length = math.sqrt(sum(each**2 for each in row))
+        gaps = [
+            (row[order[k - i]] - row[order[k + i - 1]]) / length
+            for i in range(1, (facing or min(k, 7 - k)) + 1)
+        ]
+        expected = sum(min(gap, room / math.sqrt(7)) for gap in gaps) / len(gaps)
+        assert value.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_gap_with_room_enough_asks_for_nothing_more() -> None:
+    saliency = torch.tensor([[3.0, 2.9, 1.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    choices: dict[str, Any] = {"pairs": "facing", "gap": "normalised"}
+    (slope,) = torch.autograd.grad(
+        mean_margin(saliency, saliency, 2, room=0.1, **choices), saliency
+    )
+    assert not slope.any()
+    (slope,) = torch.autograd.grad(mean_margin(saliency, saliency, 2, **choices), saliency)
+    assert slope.all()
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.3])
+def test_gaps_are_clipped_after_the_attack_and_not_before(radius: float) -> None:
+    model = mlp(6, 2, hidden=(16,), activation="tanh", generator=stream(0, "beside")).double()
+    x = torch.randn(40, 6, dtype=torch.float64, generator=stream(1, "beside"))
+    y = predicted(model, x)
+    noise = torch.randn(40, 6, dtype=torch.float64, generator=stream(2, "beside"))
+    places: dict[float, list[Tensor]] = {}
+
+    def penalty(room: float) -> Tensor:
+        def explain(model: nn.Module, at: Tensor, y: Tensor) -> Tensor:
+            places.setdefault(room, []).append(at.detach())
+            return gradient(model, at, y)
+
+        method = METHODS["steadfast-any"].build(
+            k=2, radius=radius, steps=3, thickness=1.0, room=room, explain=explain
+        )
+        return Objective(model, method, draw=lambda x: noise).parts_of(x, y)["margin"]
+
+    free, clipped = penalty(0.0), penalty(0.2)
+    assert all(map(torch.equal, places[0.0], places[0.2]))
+    there = gradient(model, places[0.2][-1], y)
+    kept = gradient(model, x, y)
+    expected = mean_margin(there, kept, 2, pairs="facing", gap="normalised", room=0.2)
+    torch.testing.assert_close(clipped, -expected)
+    assert (clipped > free).any()
+
+
+def test_room_that_is_none_is_refused() -> None:
+    choices: dict[str, Any] = {"pairs": "facing", "gap": "normalised"}
+    assert "room >= 0" in refusal(lambda: r2et(k=2, room=-0.1, **choices))
+    assert "'facing' each other" in refusal(lambda: r2et(k=2, room=0.1, gap="normalised"))
+    assert "got 'facing', 'plain'" in refusal(lambda: r2et(k=2, room=0.1, pairs="facing"))
+
+
+# --- smooth pooling ---------------------------------------------------------------------------
+
+
+def test_pooling_and_units_are_smooth_where_a_method_says_so() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    kinds = {
+        settings: [type(part) for part in Objective(model, r2et(k=2, **dict(settings))).model]
+        for settings in ((), (("pooling", 4.0),), (("pooling", 4.0), ("softplus", 3.0)))
+    }
+    first, last = nn.Conv2d, nn.Flatten
+    assert list(kinds.values()) == [
+        [first, nn.ReLU, nn.MaxPool2d, last],
+        [first, nn.ReLU, SmoothPool2d, last],
+        [first, nn.Softplus, SmoothPool2d, last],
+    ]
+    assert "pooling >= 0" in refusal(lambda: r2et(k=2, pooling=-1.0))

@@ -21,7 +21,7 @@ from r2et.explainers import EXPLAINERS, Explainer
 from r2et.models import MODELS
 from r2et.models.gcn import DenseGCN, GCNEmbedding, Normalise, propagation
 from r2et.models.siamese import Siamese, cosine, fit_single_head
-from r2et.models.smoothing import softened
+from r2et.models.smoothing import SmoothPool2d, softened, with_smooth_pooling
 from r2et.training.checkpoint import load, save
 from refusals import refusal
 
@@ -361,3 +361,71 @@ def test_kinks_can_be_rounded(name: str) -> None:
     assert smooth is not None
     assert not any(isinstance(part, nn.ReLU) for part in smooth.modules())
     torch.testing.assert_close(smooth(x), model(x), rtol=0, atol=1e-2)
+
+
+# --- smooth pooling ---
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "rho"), [((2, 2), (2, 2), 3.0), ((3, 2), (1, 2), 0.5), ((3, 3), (3, 3), 8.0)]
+)
+def test_smooth_pooling_matches_its_formula_window_by_window(
+    size: tuple[int, int], stride: tuple[int, int], rho: float
+) -> None:
+    x = numbers(2, 3, 7, 8, seed=1)
+    found = SmoothPool2d(size, stride, rho)(x)
+    rows, columns = ((whole - each) // step + 1
+                     for whole, each, step in zip((7, 8), size, stride, strict=True))  # fmt: skip
+    assert found.shape == (2, 3, rows, columns)
+    for b, c, i, j in torch.ones(found.shape).nonzero().tolist():
+        top, left = i * stride[0], j * stride[1]
+        window = x[b, c, top : top + size[0], left : left + size[1]].flatten().tolist()
+        mean = sum(math.exp(rho * each) for each in window) / len(window)
+        assert found[b, c, i, j].item() == pytest.approx(math.log(mean) / rho, abs=1e-12)
+
+
+def test_smooth_pooling_lies_between_mean_and_largest() -> None:
+    x = numbers(2, 3, 6, 6, seed=1)
+    largest, mean = nn.MaxPool2d(3)(x), nn.AvgPool2d(3)(x)
+    for rho in (0.1, 1.0, 8.0):
+        found = SmoothPool2d((3, 3), (3, 3), rho)(x)
+        assert (found > mean).all()
+        assert (found < largest).all()
+        assert (found > largest - math.log(9) / rho).all()
+    sharp, blunt = (SmoothPool2d((3, 3), (3, 3), rho)(x) for rho in (1e5, 1e-6))
+    torch.testing.assert_close(sharp, largest, rtol=0, atol=1e-4)
+    torch.testing.assert_close(blunt, mean, rtol=0, atol=1e-5)
+    # Neither overflows nor moves what is the same all over a window.
+    flat = torch.full((1, 1, 3, 3), 500.0)
+    assert SmoothPool2d((3, 3), (3, 3), 8.0)(flat).item() == pytest.approx(500.0)
+
+
+def test_smooth_pooling_has_both_derivatives() -> None:
+    x = numbers(1, 1, 4, 4, seed=1).requires_grad_()
+    pool = SmoothPool2d((2, 2), (2, 2), 3.0)
+    assert gradcheck(pool, x)
+    assert gradgradcheck(pool, x)
+
+
+def test_a_plan_with_pooling_has_no_max_pooling_and_the_same_weights(tmp_path: Path) -> None:
+    kinked = build("siamese-cnn")
+    smooth = with_smooth_pooling(kinked, 4.0)
+    pools = [part for part in smooth.modules() if isinstance(part, SmoothPool2d)]
+    assert [(each.size, each.stride, each.sharpness) for each in pools] == [
+        ((2, 2), (2, 2), 4.0),
+        ((3, 3), (3, 3), 4.0),
+    ]
+    assert not any(isinstance(part, nn.MaxPool2d) for part in smooth.modules())
+    assert any(isinstance(part, nn.MaxPool2d) for part in kinked.modules())
+    plan = {"name": "siamese-cnn", **PLANS["siamese-cnn"], "pooling": 4.0}
+    again, told = load(save(tmp_path / "model.safetensors", smooth, {"model": plan}))
+    assert told == {"model": plan}
+    a, b = items("siamese-cnn"), items("siamese-cnn", seed=2)
+    assert torch.equal(again(a, b), smooth(a, b))
+    assert not torch.allclose(kinked(a, b), smooth(a, b))
+
+
+def test_poolings_that_cannot_be_replaced_are_refused() -> None:
+    told = refusal(lambda: with_smooth_pooling(nn.Sequential(nn.MaxPool2d(3, padding=1)), 4.0))
+    assert "padding" in told
+    assert "none among its Linear" in refusal(lambda: with_smooth_pooling(nn.Linear(2, 2), 4.0))

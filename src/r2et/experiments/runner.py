@@ -237,7 +237,8 @@ def rebuildable(
     """A trained network and the plan by which it is built again, refused if there is none."""
     told = dict(plan)
     if isinstance(method.prepare, SoftplusUnits):
-        told["softplus"] = method.prepare.rho
+        smooth = {"softplus": method.prepare.rho, "pooling": method.prepare.pooling}
+        told |= {name: value for name, value in smooth.items() if value}
     again = build(told, stream(0, "unused")).to(x)
     again.load_state_dict(model.state_dict())
     few = x[: max(1, NUMBERS_AT_ONCE // x[0].numel())]

@@ -58,6 +58,7 @@ def mean_margin(
     pairs: Pairs = "all",
     gap: Gap = "plain",
     facing: int | None = None,
+    room: float = 0.0,
 ) -> Tensor:
     """Mean over pairs of h(x, i, j), or of exp(h), by the ranking of `reference`: (B,).
 
@@ -65,13 +66,20 @@ def mean_margin(
     "anchor": (i, k) for i = k-k'+1..k-1 and (k, j) for j = k+1..k+k', as in Q. k' = `facing`.
     "printed-anchor": the same with j up to k+k'+1, or n, as P prints it (B.2.5).
     "normalised" takes the gaps of the explanation scaled to length one: a plain gap also grows
-    with the explanation itself, and with it the ease of flipping predictions.
+    with the explanation itself, and with it the ease of flipping predictions. With `room` the gaps
+    of facing pairs so scaled are clipped at room / sqrt(n): pairs that are far enough apart ask for
+    no more.
     """
     check_choices(pairs, gap)
     n = saliency.shape[-1]
     check_k(k, n)
     if gap == "normalised":
         saliency = unit_length(saliency)
+    if room:
+        count = facing_count(k, n, facing)
+        ranked = saliency.gather(-1, order(reference)[:, k - count : k + count])
+        gaps = ranked[:, :count].flip(-1) - ranked[:, count:]
+        return gaps.clamp(max=room / math.sqrt(n)).mean(-1)
     if gap != "exponential":
         if pairs == "all":
             return top_margin(saliency, reference, k)

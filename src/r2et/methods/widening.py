@@ -69,6 +69,7 @@ def r2et(
     gap: Gap = "plain",
     over: Over = "mean",
     facing: int | None = None,
+    room: float = 0.0,
     kappa: float = 0.5,
     bend: Bend = "gradient",
     share: float = 1.0,
@@ -78,6 +79,7 @@ def r2et(
     norm: str = "linf",
     steps: int = 1,
     softplus: float = 0.0,
+    pooling: float = 0.0,
     explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
@@ -94,7 +96,11 @@ def r2et(
     within it, in the `norm` "linf" or "l2", the ranking still that at x. Without `explain` it is
     the gradient of the log-odds there, which ranks as that of the probability does.
 
-    With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does.
+    With `room` no gap counts for more than room / sqrt(n): `pairs` are then the facing ones, their
+    gaps "normalised". The attack on the neighbour's gaps does not see that.
+
+    With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does, and with `pooling` max
+    poolings by smooth ones, `SmoothPool2d` of that sharpness.
 
     Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
     the slope of the gap from a finite difference of length `stride` and needs no second derivative.
@@ -105,10 +111,15 @@ def r2et(
             f"R2ET needs thickness >= 0, curvature >= 0 and kappa > 0, got {thickness}, "
             f"{curvature} and {kappa}."
         )
+    if room < 0 or (room and (pairs, gap) != ("facing", "normalised")):
+        raise ValueError(
+            "R2ET clips the gaps of pairs 'facing' each other, 'normalised', at a room >= 0, got "
+            f"{pairs!r}, {gap!r} and {room}."
+        )
     ranking = ranking_by(reference, explain or saliency_at)
 
-    def margin_of(saliency: Tensor, kept: Tensor) -> Tensor:
-        mean = mean_margin(saliency, kept, k, pairs=pairs, gap=gap, facing=facing)
+    def margin_of(saliency: Tensor, kept: Tensor, room: float = room) -> Tensor:
+        mean = mean_margin(saliency, kept, k, pairs=pairs, gap=gap, facing=facing, room=room)
         return mean * (pair_count(k, saliency.shape[-1], pairs, facing) if over == "sum" else 1)
 
     def negative_margin(batch: BatchContext) -> Tensor:
@@ -118,10 +129,11 @@ def r2et(
     def negative_margin_beside(batch: BatchContext) -> Tensor:
         kept = ranking(batch, None)
 
-        def gaps(at: Tensor) -> Tensor:
-            return margin_of((explain or odds_saliency)(batch.model, at, batch.y), kept)
+        def gaps(at: Tensor, room: float = 0.0) -> Tensor:
+            return margin_of((explain or odds_saliency)(batch.model, at, batch.y), kept, room)
 
-        return -gaps(neighbour(batch, gaps, perturbation, steps))
+        # The attack is on the gaps as they are: clipped ones have no slope to follow.
+        return -gaps(neighbour(batch, gaps, perturbation, steps), room)
 
     def negative_margin_along(batch: BatchContext) -> Tensor:
         assert follower is not None
@@ -148,8 +160,10 @@ def r2et(
         penalties.append(("margin", thickness, negative_margin_beside if radius else at_x))
     if curvature:
         penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
-    if softplus < 0:
-        raise ValueError(f"R2ET needs softplus >= 0, the sharpness of the units, got {softplus}.")
-    return Method(
-        prepare=SoftplusUnits(rho=softplus) if softplus else None, penalties=tuple(penalties)
-    )
+    if min(softplus, pooling) < 0:
+        raise ValueError(
+            "R2ET needs softplus >= 0 and pooling >= 0, the sharpness of units and poolings, got "
+            f"{softplus} and {pooling}."
+        )
+    smooth = SoftplusUnits(rho=softplus, pooling=pooling) if softplus or pooling else None
+    return Method(prepare=smooth, penalties=tuple(penalties))

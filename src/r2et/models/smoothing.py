@@ -1,12 +1,15 @@
 """Smooth copies of piecewise linear networks."""
 
 import copy
+import math
 from collections.abc import Callable
+from types import UnionType
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-KINKED = (nn.ReLU, nn.LeakyReLU)
+KINKED = nn.ReLU | nn.LeakyReLU
 
 
 class SoftLeaky(nn.Module):
@@ -26,8 +29,8 @@ class SoftLeaky(nn.Module):
 
 def softened(model: nn.Module, sharpness: float) -> nn.Module | None:
     """A copy of `model` with its ReLU and LeakyReLU layers rounded, None if it has none."""
-    return _with_units_replaced(
-        model, lambda kink: SoftLeaky(sharpness, getattr(kink, "negative_slope", 0.0))
+    return _replaced(
+        model, KINKED, lambda kink: SoftLeaky(sharpness, getattr(kink, "negative_slope", 0.0))
     )
 
 
@@ -38,20 +41,80 @@ def with_softplus(model: nn.Module, rho: float) -> nn.Module:
     negative input: not the rounded unit but the papers' other one. Softplus layers of another
     sharpness are replaced, too.
     """
-    smooth = _with_units_replaced(model, lambda unit: nn.Softplus(beta=rho), (*KINKED, nn.Softplus))
+    smooth = _replaced(model, KINKED | nn.Softplus, lambda unit: nn.Softplus(beta=rho))
     if smooth is None:
-        kinds = ", ".join(sorted({type(part).__name__ for part in model.modules()}))
         raise ValueError(
             "softplus takes the place of ReLU or LeakyReLU layers, but the model has none among "
-            f"its {kinds}: make its activations layers of one of these kinds."
+            f"its {_kinds(model)}: make its activations layers of one of these kinds."
         )
     return smooth
 
 
-def _with_units_replaced(
+class SmoothPool2d(nn.Module):
+    """ln(mean e^{rho z}) / rho over each window: (B, c, H, W) -> (B, c, H', W'), rho = `sharpness`.
+
+    Between the mean of a window, which small rho come near to, and its largest number, which a max
+    pooling takes: less than that by at most ln(numbers in a window) / rho. A max pooling hands the
+    whole slope to one of the numbers, and to another one as soon as that is larger.
+    """
+
+    def __init__(self, size: tuple[int, int], stride: tuple[int, int], sharpness: float) -> None:
+        super().__init__()
+        self.size, self.stride, self.sharpness = size, stride, sharpness
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The smooth largest number of each window: (B, c, H', W')."""
+        (height, width), (down, right) = self.size, self.stride
+        # The first numbers of all windows, then all second ones: half the cost of unfolding them.
+        low, far = x.shape[2] - height + 1, x.shape[3] - width + 1
+        places = [
+            x[:, :, i : i + low : down, j : j + far : right]
+            for i in range(height)
+            for j in range(width)
+        ]
+        total: Tensor = (self.sharpness * torch.stack(places)).logsumexp(0)
+        return (total - math.log(height * width)) / self.sharpness
+
+
+def with_smooth_pooling(model: nn.Module, rho: float) -> nn.Module:
+    """A copy of `model` with ln(mean e^{rho z}) / rho in place of its max poolings of pictures."""
+
+    def instead(pool: nn.Module) -> nn.Module:
+        assert isinstance(pool, nn.MaxPool2d)
+        if (
+            any(_pair(pool.padding))
+            or _pair(pool.dilation) != (1, 1)
+            or pool.ceil_mode
+            or pool.return_indices
+        ):
+            raise ValueError(
+                f"smooth pooling takes the place of max poolings of whole windows, got {pool}: "
+                "leave out padding, dilation, ceil_mode and return_indices."
+            )
+        return SmoothPool2d(_pair(pool.kernel_size), _pair(pool.stride), rho)
+
+    smooth = _replaced(model, nn.MaxPool2d, instead)
+    if smooth is None:
+        raise ValueError(
+            "smooth pooling takes the place of MaxPool2d layers, but the model has none among its "
+            f"{_kinds(model)}: leave it out."
+        )
+    return smooth
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
+    """What a layer says of height and width, which may be one number for both."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _kinds(model: nn.Module) -> str:
+    return ", ".join(sorted({type(part).__name__ for part in model.modules()}))
+
+
+def _replaced(
     model: nn.Module,
+    kinds: type[nn.Module] | UnionType,
     instead: Callable[[nn.Module], nn.Module],
-    kinds: tuple[type[nn.Module], ...] = KINKED,
 ) -> nn.Module | None:
     """A copy with something `instead` of each layer of these kinds, None if it has none."""
     if not any(isinstance(part, kinds) for part in model.modules()):
