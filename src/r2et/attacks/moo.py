@@ -327,7 +327,8 @@ class Gaps(_ByExample):
             return torch.stack([*lost, cost - 1], -1)
 
         with torch.no_grad():
-            return level(x).double(), self.radius * jacobian(level, x).double()
+            # A length has no slope where nothing has moved: no limit is near there.
+            return level(x).double(), self.radius * jacobian(level, x).double().nan_to_num(0.0)
 
     def residual(self, x: Tensor, region: TrustRegion) -> Tensor:
         """What must not change, f = eps [(p - p0) / drift, (x - x0) / radius]: (B, C + d)."""
