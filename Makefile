@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench imports strength exchange cheaper certificates soundness stream fuzz \
-	results pictures docs wheel lint clean
+.PHONY: run test slow bench imports strength exchange cheaper certificates soundness tightness \
+	stream fuzz results pictures docs wheel lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,9 @@ certificates: $(VENV)/.usable
 
 soundness: $(VENV)/.usable
 	$(BIN)/python benchmarks/soundness.py $(ARGS)
+
+tightness: $(VENV)/.usable
+	$(BIN)/python benchmarks/tightness.py
 
 stream: $(VENV)/.usable
 	$(BIN)/python benchmarks/stream.py

@@ -1303,7 +1303,7 @@ def assert_bought(
 
 
 @both_dtypes
-@pytest.mark.parametrize("kind", ["er", "mse", "strong"])
+@pytest.mark.parametrize("kind", ["er", "mse", "sqp", "strong"])
 def test_attacks_return_people_who_could_exist(kind: str, dtype: torch.dtype) -> None:
     split, model, x, y = adult_case(dtype=dtype)
     rules = read_rules("adult")
@@ -1312,6 +1312,7 @@ def test_attacks_return_people_who_could_exist(kind: str, dtype: torch.dtype) ->
     attack = {
         "er": attacker("er", k=8, **budget, perturbation=threat),
         "mse": attacker("mse", k=8, **budget, perturbation=threat),
+        "sqp": attacker("sqp", k=8, radius=1.0, perturbation=threat),
         "strong": attacker("strong", k=8, budget=EFFORT, perturbation=threat),
     }[kind]
     found = attack(model, x, y)

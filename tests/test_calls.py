@@ -279,6 +279,7 @@ def effortless(name: str, **choices: Any) -> Any:
         "mse": {"step": 1.0, "steps": 5},
         "moo": {"iterations": 2, "pairs": 4},
         "armijo": {"iterations": 2, "pairs": 4},
+        "sqp": {"iterations": 2, "pairs": 4},
         "strong": {"budget": LITTLE},
     }
     return attacker(name, k=2, **{**less[name], **choices})
@@ -294,7 +295,7 @@ def test_the_radius_of_a_threat_is_used(name: str, kind: Any, radius: float) -> 
     places = [found.x] if found.last is None else [found.x, found.last]
     moved = torch.stack([threat.cost(each, x) for each in places])
     assert (moved <= radius).all()
-    if name not in ("moo", "armijo"):  # which go no further than the first flip, if any
+    if name not in ("moo", "armijo", "sqp"):  # which go no further than the first flip, if any
         assert (moved > 0.5 * radius).any()
 
 

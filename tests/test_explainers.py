@@ -133,6 +133,8 @@ def by_hand(model: nn.Module, of: Quantity) -> Callable[[Tensor], Tensor]:
             return logits.softmax(-1)
         if of == "logit":
             return logits
+        if of == "loss":
+            return -logits.softmax(-1).log()
         classes = range(logits.shape[1])
         return torch.stack(
             [
@@ -554,6 +556,7 @@ def test_two_classes_rank_alike_by_probability_margin_and_loss(
     model, x = tiny_mlp(activation=activation), numbers(20, 6, seed=1).requires_grad_()
     y = torch.arange(20) % 2
     (of_loss,) = torch.autograd.grad(F.cross_entropy(model(x), y, reduction="sum"), x)
+    torch.testing.assert_close(Gradient(of="loss", form="signed")(model, x, y).detach(), of_loss)
     shares = [
         part / part.norm(dim=-1, keepdim=True)
         for part in (gradient(model, x, y), Gradient(of="margin")(model, x, y), of_loss.abs())
@@ -561,6 +564,16 @@ def test_two_classes_rank_alike_by_probability_margin_and_loss(
     torch.testing.assert_close(shares[0], shares[1])
     torch.testing.assert_close(shares[0].detach(), shares[2])
     assert torch.equal(order(shares[0]), order(shares[2]))
+
+
+def test_any_number_of_classes_ranks_alike_by_probability_and_loss() -> None:
+    # -ln p falls as p rises, whatever p is made of; logits that are 400 apart leave no p to see.
+    for scale in (1, 400):
+        model, x = times(tiny_mlp(classes=4), scale), numbers(20, 6, seed=1)
+        y = predicted(model, x)
+        by_loss = Gradient(of="loss")(model, x, y)
+        assert torch.equal(order(by_loss), order(gradient(model, x, y)))
+        assert not ties(by_loss, 3).any()
 
 
 # --- forms and groups ---
@@ -1007,7 +1020,7 @@ def test_a_sound_case_passes_and_is_left_alone() -> None:
 def test_settings_without_a_meaning_are_refused(explain: InputExplainer) -> None:
     case: Any = (tiny_mlp(), numbers(3, 6), ones(3))
     for settings, words in [
-        ({"of": "loss"}, "'loss'"),
+        ({"of": "entropy"}, "'entropy'"),
         ({"form": "squared"}, "'squared'"),
         ({"groups": (0, 1)}, "6 columns, got 2"),
         ({"one_hot": [(0, 6)]}, r"columns 0\.\.5, got 0\.\.6"),

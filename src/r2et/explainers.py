@@ -20,7 +20,7 @@ from r2et.core.naming import nearest
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.rng import noise_like, stream
 
-Quantity = Literal["probability", "logit", "margin"]
+Quantity = Literal["probability", "logit", "margin", "loss"]
 Form = Literal["absolute", "signed", "normalised"]
 Function = Callable[[Tensor], Tensor]
 Explainer = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -162,13 +162,16 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "probability": log_odds,
     "logit": logit,
     "margin": margin,
+    "loss": log_odds,
 }
+"""What is differentiated for each quantity: probability and loss are functions of the log-odds."""
 
 
 def input_gradient_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
     """Gradient by x of the explained quantity of class y, `logits` computed from x: like x.
 
-    With p = sigmoid(m), m the log-odds, grad p = p (1 - p) grad m. The two factors are taken apart
+    With p = sigmoid(m), m the log-odds, grad p = p (1 - p) grad m, and the cross-entropy -ln p has
+    the gradient -(1 - p) grad m: the features' order is the same. The factors are taken apart
     because a softmax rounds 1 - p to zero for a sure model, and with it every feature to a tie.
     """
     if of not in SCORES:
@@ -177,12 +180,14 @@ def input_gradient_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "prob
     with torch.enable_grad():
         score = SCORES[of](logits, y)
         gradient = gradient_of(score, x, create_graph=recording)
-    if of != "probability":
+    if of not in ("probability", "loss"):
         return gradient
+    steepness = torch.sigmoid(-score)
+    if of == "probability":
+        steepness = torch.sigmoid(score) * steepness
     # A floor with room below it: where even p (1 - p) underflows, the ranking is kept.
-    floor = torch.finfo(score.dtype).tiny ** 0.8
-    steepness = (torch.sigmoid(score) * torch.sigmoid(-score)).clamp_min(floor)
-    return by_example(steepness, x) * gradient
+    steepness = steepness.clamp_min(torch.finfo(score.dtype).tiny ** 0.8)
+    return by_example(steepness if of == "probability" else -steepness, x) * gradient
 
 
 def input_gradient(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:

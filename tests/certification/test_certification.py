@@ -190,6 +190,17 @@ def test_a_box_holds_its_corners() -> None:
     assert (found.radius <= certify(model, x, k=K).radius * 1.01).all()
 
 
+def test_the_loss_is_certified_as_the_probability_is() -> None:
+    # |grad -ln p| = (1 - p) |grad m| and |grad p| = p (1 - p) |grad m|: one ranking, for every x'.
+    model, shape = network("three classes")
+    x = inputs(shape)
+    by_loss, by_probability, by_logit = (
+        certify(model, x, k=K, of=of).radius for of in ("loss", "probability", "logit")
+    )
+    assert torch.equal(by_loss, by_probability)
+    assert not torch.equal(by_loss, by_logit)
+
+
 def test_projected_explanations_are_certified_as_such() -> None:
     model, shape = network("softplus")
     x, groups = inputs(shape, 10), [[0, 1, 2], [3, 4]]

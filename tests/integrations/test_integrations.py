@@ -49,7 +49,7 @@ def examples(count: int = 5, d: int = 6) -> tuple[Tensor, Tensor]:
 # --- Captum's attributions as explainers --------------------------------------------------------
 
 
-@pytest.mark.parametrize("of", ["logit", "probability", "margin"])
+@pytest.mark.parametrize("of", ["logit", "probability", "margin", "loss"])
 @pytest.mark.parametrize(
     ("theirs", "settings", "ours"),
     [

@@ -21,7 +21,9 @@ from r2et.theory.guarantees import (
     excess_risk,
     failure_probability,
     pair_risks,
+    printed_ramp_failure,
     ramp,
+    ramp_bound,
     risk_bound,
 )
 from refusals import refusal
@@ -259,6 +261,95 @@ def test_too_few_colours_break_the_promise() -> None:
     }
     assert held[1] < 0.8
     assert held[25] >= 0.9
+
+
+# --- Lemma A.11 ---
+
+
+def test_lemma_a11_as_printed_is_its_formula() -> None:
+    for eps, m, chi in ((0.1, 7, 3), (0.5, 160, 161), (1.0, 1, 1)):
+        found = printed_ramp_failure(eps, pairs=m, chromatic=chi)
+        assert found == pytest.approx(2 * math.exp(-2 * m * eps**2 / chi))
+    # "In the worst case it approximates 2 exp(-2 eps^2)", the paper's comment on chi = 1 + m.
+    assert printed_ramp_failure(0.5, pairs=10**6) == pytest.approx(2 * math.exp(-0.5), rel=1e-5)
+
+
+def test_lemma_a11_fails_for_one_pair_with_the_empirical_risk_at_x() -> None:
+    # The smallest case: two features, k = 1, the one pair its own graph of chromatic number 1. At x
+    # it leads by u, and at all x' of D it is behind: R_true = 1, Eq. 53 gives 0, and what is to
+    # happen with a probability of 0.27 at most, R_true >= 0 + 1, is certain.
+    clean, away = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([[0.0, 1.0]]).double()
+    at_x = pair_risks(clean[None], clean, k=1, margin=1.0).ramp.item()
+    true = pair_risks(away[None], clean, k=1, margin=1.0).ramp.item()
+    assert (at_x, true) == (0.0, 1.0)
+    assert printed_ramp_failure(true - at_x, pairs=1, chromatic=1) == pytest.approx(
+        0.2707, abs=1e-4
+    )
+
+
+def parities(bits: int) -> Tensor:
+    """Scores of D's 2^bits equally likely draws: a top score of 1, the others by parities: (S, n).
+
+    Score j is 2 or 0 as the bits chosen by the binary digits of j = 1, 2, ... have an odd sum: any
+    two of them are independent, three may not be.
+    """
+    places = torch.arange(2**bits)
+    odd = [[bin(place & mask).count("1") % 2 for mask in places[1:].tolist()] for place in places]
+    return torch.cat([torch.ones(2**bits, 1), 2 * torch.tensor(odd)], -1).double()
+
+
+@pytest.mark.parametrize(("bits", "one_sided", "printed"), [(2, False, True), (3, False, False)])
+def test_lemma_a11_fails_where_pairs_are_independent_two_by_two_only(
+    bits: int, one_sided: bool, printed: bool
+) -> None:
+    # m = 2^bits - 1 pairs (1, j), each out of order in half of the draws, no two of them linked:
+    # chi = 1. R_true = 1/2, and with probability 2^-bits no pair is out of order, the true risk
+    # exceeding the empirical by 1/2. The lemma allows 2 exp(-m / 2): 0.446 >= 1/4 for three pairs,
+    # but 0.060 < 1/8 for seven; the form without its factor 2 fails for three.
+    drawn, m = parities(bits), 2**bits - 1
+    clean = torch.cat([torch.ones(1), torch.zeros(m)]).double()[None]
+    wrong = drawn[:, 1:] > drawn[:, :1]
+    for i in range(m):
+        assert wrong[:, i].double().mean() == 0.5
+        for j in range(i):
+            assert (wrong[:, i] & wrong[:, j]).double().mean() == 0.25
+    risks = pair_risks(drawn[:, None], clean, k=1, margin=1.0).ramp[:, 0]
+    true = risks.mean().item()
+    assert true == pytest.approx(0.5)
+    happens = (risks + 0.5 <= true + 1e-12).double().mean().item()
+    assert happens == 2.0**-bits
+    settings: dict[str, Any] = {"pairs": m, "chromatic": 1}
+    assert (happens <= printed_ramp_failure(0.5, **settings)) is printed
+    assert (happens <= failure_probability(0.5, draws=1, **settings)) is one_sided
+    # Pairs that depend together need colours of their own: exp(-1/2) allows it.
+    assert happens <= failure_probability(0.5, draws=1, pairs=m, chromatic=m)
+
+
+@pytest.mark.parametrize("confidence", [0.6, 0.9])
+def test_lemma_a11_as_it_holds_does_so_as_often_as_promised(confidence: float) -> None:
+    # The true ramp risk of the toy: for a gap z normal of mean g and deviation s, with a = -g / s
+    # and b = (u - g) / s, E phi_u(z) = Phi(b) - E[z; 0 < z < u] / u, where the last mean is
+    # g (Phi(b) - Phi(a)) - s (density(b) - density(a)).
+    toy, times, u = Toy([0.6] * 12 + [0.0] * 12, k=12, sd=0.3), 2000, 0.5
+    bend = torch.linspace(1.0, 2.0, 24).double()
+    s = (0.3 * (bend[:12, None].square() + bend[12:].square()).sqrt()).numpy()
+    a, b = -0.6 / s, (u - 0.6) / s
+    inner = 0.6 * (stats.norm.cdf(b) - stats.norm.cdf(a))
+    inner = inner - s * (stats.norm.pdf(b) - stats.norm.pdf(a))
+    true = float((stats.norm.cdf(b) - inner / u).mean())
+    drawn = toy.explained(20 * times, stream(0, "ramp"))
+    seen = pair_risks(drawn, toy.clean, k=12, margin=u).ramp.mean().item()
+    assert seen == pytest.approx(true, abs=0.002)
+    for draws, colours in ((20, 145), (1, chromatic_of_independent_features(12, 24))):
+        some = drawn[: draws * times].view(draws, times, 24)
+        settings: dict[str, Any] = {"k": 12, "margin": u, "chromatic": colours}
+        clean = toy.clean.expand(times, 24)
+        bound = ramp_bound(some, clean, confidence=confidence, **settings)
+        assert (true < bound).double().mean() >= confidence
+        assert bound.median() < 0.8
+        # What is seen alone does not hold so often.
+        alone = pair_risks(some, clean, k=12, margin=u).ramp.mean(0)
+        assert (true < alone).double().mean() < confidence
 
 
 def test_the_bound_can_be_nearly_reached() -> None:

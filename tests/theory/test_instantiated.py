@@ -1,16 +1,20 @@
 """Eqs. 17 to 19 on models solved by hand: what they promise, and what is there."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
-from closed_form import Quadratic, numbers
+from closed_form import Linear, Quadratic, numbers, tiny_mlp
 from r2et.core.rng import stream
 from r2et.explainers import GradientTimesInput, IntegratedGradients
 from r2et.metrics.thickness import pairwise_thickness
 from r2et.theory.bounds import thickness_bounds
 from r2et.theory.instantiated import (
+    gradient_times_input_first_order_bound,
     gradient_times_input_lower_bound,
+    integrated_gradients_first_order_bound,
     integrated_gradients_lower_bound,
     smooth_grad_lower_bound,
 )
@@ -91,6 +95,58 @@ def test_eq_19_does_not_hold() -> None:
     reached = worst(model, x, INTEGRATED).item()
     assert reached == pytest.approx((1 - 0.5 + 1 / 12) / 2, rel=1e-4)
     assert holds.lower.item() <= reached < printed.item()
+
+
+FIRST_ORDER = [
+    pytest.param(gradient_times_input_first_order_bound, PRODUCT, id="grad x input"),
+    pytest.param(integrated_gradients_first_order_bound, INTEGRATED, id="integrated gradients"),
+]
+
+
+def test_eqs_18_and_19_as_they_follow_on_a_model_solved_by_hand() -> None:
+    # s = x'Ax / 2 + b'x: g = Ax + b and H = A; on the line from 0, m = Ax / 2 + b and K = A / 2.
+    model, x, radius = Quadratic(d=3), numbers(4, 3, seed=5), 0.3
+    A, b = model.A.detach(), model.b.detach()
+    for find, half in (
+        (gradient_times_input_first_order_bound, 1.0),
+        (integrated_gradients_first_order_bound, 0.5),
+    ):
+        found = find(model, x, labels(x), 0, 2, radius=radius, of="logit")
+        for row, bound in zip(x, found.tolist(), strict=True):
+            c = half * A @ row + b
+            slope = half * (row[0] * A[0] - row[2] * A[2])
+            slope = slope + torch.tensor([float(c[0]), 0.0, -float(c[2])]).double()
+            expected = row[0] * c[0] - row[2] * c[2] - radius / 2 * slope.norm()
+            assert bound == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize(("find", "explain"), FIRST_ORDER)
+def test_eqs_18_and_19_as_they_follow_are_attained_where_the_score_is_linear(
+    find: Callable[..., Tensor], explain: GradientTimesInput | IntegratedGradients
+) -> None:
+    # I_i = w_i x_i for both: along x + t d the gap changes by t (w_i d_i - w_j d_j), least for
+    # d = -eps (w_i e_i - w_j e_j) / ||.||, and by half of it on average over t.
+    model, x, radius = Linear(d=4), numbers(3, 4, seed=5), 0.3
+    w = model.w.detach()
+    slope = torch.tensor([0.0, float(w[1]), 0.0, -float(w[3])]).double()
+    neighbour = x - radius * slope / slope.norm()
+    reached = pairwise_thickness(model, x, labels(x), neighbour[None], 1, 3, explain=explain).value
+    found = find(model, x, labels(x), 1, 3, radius=radius, of="logit")
+    torch.testing.assert_close(found, reached)
+
+
+@pytest.mark.parametrize(("find", "explain"), FIRST_ORDER)
+def test_eqs_18_and_19_as_they_follow_are_prop_4_4_of_the_explainer_itself(
+    find: Callable[..., Tensor], explain: GradientTimesInput | IntegratedGradients
+) -> None:
+    model, x = tiny_mlp(), numbers(5, 6, seed=5)
+    i, j = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([5, 4, 0, 1, 2])
+    differentiated = thickness_bounds(
+        model, x, labels(x), i, j, explain=explain, radius=0.4, lipschitz=(x[:, 0] ** 2,) * 2
+    )
+    choices = {"points": 200} if explain is INTEGRATED else {}
+    found = find(model, x, labels(x), i, j, radius=0.4, of="logit", **choices)
+    torch.testing.assert_close(found, differentiated.lower)
 
 
 def test_eq_19_fails_for_most_quadratics() -> None:

@@ -20,7 +20,13 @@ from r2et.core.ranking import margin_weights, order, top_k_mask, top_margin
 from r2et.core.rng import stream
 from r2et.explainers import Gradient, GradientTimesInput
 from r2et.metrics.thickness import pairwise_thickness, uniform_ball
-from r2et.theory.bounds import thickness_bounds
+from r2et.theory.adversaries import (
+    curvature_weights,
+    inner_minimum,
+    least_weighted_scores,
+    printed_inner_minimum,
+)
+from r2et.theory.bounds import flip_radius, thickness_bounds
 
 signed_logit = Gradient(of="logit", form="signed")
 signed_product = GradientTimesInput(of="logit", form="signed")
@@ -273,6 +279,10 @@ def test_prop_4_5_is_exact_where_the_explanation_is_linear() -> None:
     pairs = [(int(i), int(j)) for i in ranking[:k] for j in ranking[k:]]
     ratios = {(i, j): ((saliency[i] - saliency[j]) / (A[i] - A[j]).norm()).item() for i, j in pairs}
     (first, second), radius = min(ratios.items(), key=lambda each: each[1])
+    apart = (A[:, None] - A[None]).norm(dim=-1)[None]
+    assert flip_radius(saliency[None], apart, k=k, ball=9.0).item() == pytest.approx(radius)
+    assert flip_radius(saliency[None], apart, k=k, ball=radius / 2).item() == radius / 2
+    assert flip_radius(saliency[None], 0 * apart, k=k, ball=9.0).item() == 9.0
 
     def top(at: Tensor) -> Tensor:
         return top_k_mask(explanation(model, at), k)
@@ -321,6 +331,9 @@ def test_prop_4_5_needs_the_maximum_over_a_ball_as_large_as_its_radius() -> None
     # min(ball, ratio over the ball) is certified for every ball, and nothing better than `radius`.
     for ball in (0.0, 0.1, 0.5, radius, 1.0, 3.0):
         assert min(ball, ratio(ball)) <= radius + 1e-12 < flip
+        steepest = torch.full((1, 2, 2), 1 / ratio(ball)).double()
+        found = flip_radius(row(1.0, 0.0)[None], steepest, k=1, ball=ball)
+        assert found.item() == pytest.approx(min(ball, ratio(ball)))
 
 
 def test_the_ratio_at_x_alone_is_no_certificate() -> None:
@@ -393,7 +406,8 @@ def test_eq_25_is_the_minimum_with_the_weights_absolute() -> None:
     A, saliency = model.A.detach(), explanation(model, x[None])[0]
     weights = l_weights(saliency, k)
     strength = weights.abs() * A.norm(dim=-1)
-    nu = (weights @ saliency - eps * strength.max()).item()
+    nu = inner_minimum(model, x[None], ones(1), explain=signed_logit, k=k, radius=eps).item()
+    assert nu == pytest.approx((weights @ saliency - eps * strength.max()).item())
     t = int(strength.argmax())
     delta = torch.zeros(5, 5).double()
     delta[t] = -eps * weights[t].sign() * A[t] / A[t].norm()
@@ -417,11 +431,13 @@ def test_eq_25_as_printed_forgets_the_signs_of_the_weights() -> None:
     # feature, 2, but moving x_1 by eps changes -I_1 by 9 eps.
     model, eps = Quadratic(A=torch.diag(row(1.0, 9.0, 0.0)), b=row(3.0, 2.0, 1.0)), 0.1
     x = torch.zeros(1, 3).double()
-    saliency, H = explanation(model, x)[0], hessians(model, x)[0]
+    saliency = explanation(model, x)[0]
     weights = l_weights(saliency, 1)
     assert weights.tolist() == [2.0, -1.0, -1.0]
-    printed = (weights @ saliency - eps * (weights * H.norm(dim=-1)).max()).item()
+    settings: Any = {"explain": signed_logit, "k": 1, "radius": eps}
+    printed = printed_inner_minimum(model, x, ones(1), **settings).item()
     assert printed == pytest.approx(3 - 0.2)
+    assert inner_minimum(model, x, ones(1), **settings).item() == pytest.approx(3 - 0.9)
     moved = x + eps * row(0.0, 1.0, 0.0)
     reached = (
         weights[0] * saliency[0]
@@ -438,9 +454,9 @@ def test_eq_25_fails_where_the_explanation_bends() -> None:
     # delta_0 = eps e_0 the sum is 1 - eps^2.
     model, eps = Cubic(row(1.0, 0.0), row(1.0, 0.0), row(0.0, 0.0)), 0.5
     x = torch.zeros(1, 2).double()
-    saliency, H = explanation(model, x)[0], hessians(model, x)[0]
+    saliency = explanation(model, x)[0]
     weights = l_weights(saliency, 1)
-    nu = (weights @ saliency - eps * (weights.abs() * H.norm(dim=-1)).max()).item()
+    nu = inner_minimum(model, x, ones(1), explain=signed_logit, k=1, radius=eps).item()
     assert nu == 1.0
     moved = explanation(model, row(eps, 0.0)[None])[0]
     assert (weights[0] * moved[0] + weights[1] * saliency[1]).item() == pytest.approx(1 - eps**2)
@@ -507,9 +523,11 @@ def test_eq_6_bounds_the_adversary_of_eq_25_and_is_not_equal_to_it() -> None:
         adversary = eps * (l_weights(saliency, k).abs() * H.norm(dim=-1)).max()
         spectral = torch.linalg.matrix_norm(H, ord=2)
         frobenius = hessian_norm(partial(signed_logit, model, y=ones(1)), x[None])[0]
-        assert adversary <= eps * max(k, n - k) * spectral
+        low, high = curvature_weights(k, n, eps)
+        assert (low, high) == pytest.approx((0.5 * 2 / math.sqrt(5), 0.5 * 3))
+        assert adversary <= high * spectral
         assert spectral <= frobenius
-        assert frobenius * eps * min(k, n - k) / math.sqrt(n) <= adversary
+        assert frobenius * low <= adversary
     # n = 2, k = 1: rows of length 1.2 and 0 and norm 1.2, or twice 1.13 and norm 1.6. Eq. 6
     # prefers the first, Eq. 25 the second, and so do the pairs, whose gap never changes there.
     first, second = torch.diag(row(1.2, 0.0)), torch.full((2, 2), 0.8).double()
@@ -531,7 +549,9 @@ def test_the_constraint_of_prop_4_7_is_a_margin_wider_by_the_curvature() -> None
     (model, x), eps = ranked_quadratic(), 0.4
     A, saliency = model.A.detach(), explanation(model, x[None])[0]
     weights = l_weights(saliency, 2)
-    least = weights * saliency - eps * weights.abs() * A.norm(dim=-1)
+    settings: Any = {"explain": signed_logit, "k": 2, "radius": eps}
+    least = least_weighted_scores(model, x[None], ones(1), **settings)[0]
+    torch.testing.assert_close(least, weights * saliency - eps * weights.abs() * A.norm(dim=-1))
     worst = x - eps * weights.sign()[:, None] * A / A.norm(dim=-1, keepdim=True)
     torch.testing.assert_close(weights * explanation(model, worst).diagonal(), least)
     around = weights * explanation(model, x + eps * sphere(2000, 5))

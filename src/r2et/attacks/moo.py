@@ -26,11 +26,12 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import torch
 from torch import Tensor, nn
 
+from r2et.attacks._qp import kept_descent
 from r2et.attacks._socp import Descent, min_norm_weights, times, tr_moo
 from r2et.attacks.search import AttackProblem, AttackResult, BestSoFar, Outputs, check_slopes
 from r2et.core.autograd import jacobian
 from r2et.core.ranking import order
-from r2et.explainers import Explainer
+from r2et.explainers import Explainer, margin
 from r2et.models.smoothing import softened
 from r2et.perturbations import PerturbationSet
 
@@ -110,13 +111,15 @@ class LineSearch(GapBudget):
 
     A step, at first of `first_step` radii, is halved up to `halvings` times until every gap falls
     by `share` of what its gradient promises. The perturbation set must leave `criticality` of the
-    promise.
+    promise. With `linearised` the direction keeps classes and set to first order, and has the
+    length that the forerunner gives it: the first step is then `first_step` times as long.
     """
 
     first_step: float = 0.5
     share: float = 1e-4
     halvings: int = 12
     criticality: float = 0.05
+    linearised: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a search that could not begin or not end."""
@@ -310,6 +313,22 @@ class Gaps(_ByExample):
         with torch.no_grad():
             classes = _classes(self.outputs(self.model, x))
         return (classes == self.classes).all(-1)
+
+    def limits(self, x: Tensor, within: PerturbationSet) -> tuple[Tensor, Tensor]:
+        """What must stay at most 0 (B, S + 1), and its gradients by a move in radii: (B, S + 1, d).
+
+        Minus the margin of each output's class; and the cost of the move, in radii, less 1.
+        """
+
+        def level(point: Tensor) -> Tensor:
+            logits = self.outputs(self.model, point)
+            lost = [-margin(each, y) for each, y in zip(logits, self.classes.T, strict=True)]
+            cost = within.cost(point, self.centre) / (within.radius or 1.0)
+            return torch.stack([*lost, cost - 1], -1)
+
+        with torch.no_grad():
+            # A length has no slope where nothing has moved: no limit is near there.
+            return level(x).double(), self.radius * jacobian(level, x).double().nan_to_num(0.0)
 
     def residual(self, x: Tensor, region: TrustRegion) -> Tensor:
         """What must not change, f = eps [(p - p0) / drift, (x - x0) / radius]: (B, C + d)."""
@@ -558,22 +577,53 @@ def _nearer_half(gaps: Tensor, slopes: Tensor, away: Tensor, active: Tensor) -> 
     return nearer
 
 
-def armijo_attack(
-    model: nn.Module, x: Tensor, y: Tensor, problem: AttackProblem, budget: LineSearch
-) -> AttackResult:
-    """The unconstrained form of Q: a direction in which all gaps fall, and Armijo's line search.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Descended:
+    """What one pass of the line search saw and did, for the b examples still under attack."""
 
-    The direction is minus the shortest blend of the gaps' gradients. Along it the step is halved
-    until every gap falls enough and all classes of the outputs are kept. Where the blend is shorter
-    than `criticality` of the longest gradient, or no step will do, the farther half of the gaps is
-    set aside; with the last one the attack ends.
+    rows: Tensor
+    """Which examples of the batch: (b,)."""
+    direction: Tensor
+    """Where it looked, in radii; with `linearised` its length says how critical x is: (b, d)."""
+    active: Tensor
+    """The objectives that were to fall: (b, m) booleans."""
+    share: Tensor
+    """How much of the direction the step was, 0 where none was taken: (b,)."""
+
+
+def unwatched(descended: Descended) -> None:
+    """Watch nothing."""
+
+
+def armijo_attack(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    problem: AttackProblem,
+    budget: LineSearch,
+    watch: Callable[[Descended], None] = unwatched,
+) -> AttackResult:
+    """The attack of Q: a direction in which all gaps fall, and Armijo's line search.
+
+    The direction is minus the shortest blend of the gaps' gradients [Q Eq. 7] or, where the budget
+    says `linearised`, the one that also keeps classes and set to first order [Q Eqs. 11-14]. Along
+    it the step is halved until every gap falls enough [Q Eq. 8] and all classes of the outputs are
+    kept. Where it is shorter than `criticality` of the longest gradient, or no step will do, the
+    farther half of the gaps is set aside; with the last one the attack ends. `watch` is shown
+    every pass.
+
+    Q's Eq. 11 has a class number for its constraint, whose slope is zero: the margin stands for it.
+    Its Eq. 14 lowers the sum of all gaps so that none rises; a gap that is only kept can rise by
+    what it bends, and then no step will do. Here, as in Eq. 7, the slowest gap is lowered most.
     """
     within = problem.perturbation
 
     def advance(number: int, goals: Gaps, rows: Tensor, x: Tensor, active: Tensor) -> _Step:
         gaps, scores = goals.values_and_slopes(x)
         slopes = goals.paired(scores)
-        direction, sound = _common_descent(slopes, active, budget.criticality)
+        limits = goals.limits(x, within) if budget.linearised else None
+        direction, sound = _common_descent(slopes, active, budget.criticality, limits)
+        taken = torch.zeros_like(direction[:, 0])
         found, done = x.clone(), ~sound
         for halving in range(budget.halvings + 1):
             open_rows = (~done).nonzero()[:, 0]
@@ -587,6 +637,8 @@ def armijo_attack(
             enough = enough & (here.values(moved) <= gaps[open_rows] - budget.share * fall)
             good = (enough | ~active[open_rows]).all(-1) & here.kept(moved)
             found[open_rows[good]], done[open_rows[good]] = moved[good], True
+            taken[open_rows[good]] = budget.first_step / 2**halving
+        watch(Descended(rows=rows, direction=direction, active=active, share=taken))
         accepted = done & sound
         nearer = _nearer_half(gaps, slopes, goals.way(goals.centre, x), active)
         left = torch.where(accepted[:, None], active, nearer)
@@ -595,16 +647,28 @@ def armijo_attack(
     return _pursued(BestSoFar(model, x, y, problem), budget, advance)
 
 
-def _common_descent(slopes: Tensor, active: Tensor, criticality: float) -> tuple[Tensor, Tensor]:
-    """Directions (B, d) of length one in which all active gaps fall, and who has one: (B,)."""
+def _common_descent(
+    slopes: Tensor,
+    active: Tensor,
+    criticality: float,
+    limits: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Directions (B, d) in which all active gaps fall, and who has one: (B,).
+
+    Of length one, or as long as within `limits` they are.
+    """
     # A gradient given twice changes no blend: the first active one stands in for the others.
     first = active.int().argmax(-1)
     stand_in = slopes[torch.arange(len(slopes)), first][:, None]
     slopes = slopes.where(active[..., None], stand_in)
-    blend = (min_norm_weights(slopes)[..., None] * slopes).sum(1)
-    length = blend.norm(dim=-1)
-    sound = length > criticality * slopes.norm(dim=-1).amax(-1)
-    return -blend / torch.where(length > 0, length, 1.0)[:, None], sound
+    if limits is None:
+        blend = (min_norm_weights(slopes)[..., None] * slopes).sum(1)
+        length = blend.norm(dim=-1)
+        direction = -blend / torch.where(length > 0, length, 1.0)[:, None]
+    else:
+        direction = kept_descent(slopes, *limits)
+        length = direction.norm(dim=-1)
+    return direction, length > criticality * slopes.norm(dim=-1).amax(-1)
 
 
 def _pursued(best: BestSoFar, budget: GapBudget, advance: Advance) -> AttackResult:

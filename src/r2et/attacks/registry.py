@@ -68,6 +68,11 @@ ATTACKS: dict[str, AttackMethod] = {
         budget=LineSearch(),
         line="common descent direction of all gaps with Armijo's line search (the 2022 paper)",
     ),
+    "sqp": AttackMethod(
+        run=armijo_attack,
+        budget=LineSearch(linearised=True, first_step=1.0),
+        line="the same within limits: the direction keeps the prediction to first order",
+    ),
     "strong": AttackMethod(
         run=strong_attack,
         budget=EnsembleBudget(),

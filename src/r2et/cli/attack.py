@@ -55,7 +55,7 @@ def attack_command(
     explainer: Annotated[
         str, typer.Option(help="One of the explainers that `r2et list` names.")
     ] = "grad",
-    of: Annotated[str, typer.Option(help="Explain the probability, logit or margin.")] = (
+    of: Annotated[str, typer.Option(help="Explain the probability, logit, margin or loss.")] = (
         "probability"
     ),
     project_one_hot: ProjectOneHot = False,

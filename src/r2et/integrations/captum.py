@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode
@@ -95,6 +96,8 @@ class _Scored(nn.Module):
         labels = torch.arange(logits.shape[1], device=x.device)
         scores = [SCORES[self.of](logits, label.expand(len(x))) for label in labels]
         found = torch.stack(scores, dim=1)
+        if self.of == "loss":
+            return F.softplus(-found)
         return found.sigmoid() if self.of == "probability" else found
 
 

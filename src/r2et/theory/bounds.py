@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, gradient_of, jacobian
 from r2et.core.one_hot import OneHot, project_one_hot
-from r2et.core.ranking import check_k, order, top_margin
+from r2et.core.ranking import check_k, order, top_k_mask, top_margin
 from r2et.core.rng import in_ball
 from r2et.explainers import (
     SCORES,
@@ -164,6 +164,22 @@ def _constants(lipschitz: Tensor, x: Tensor, shape: torch.Size) -> Tensor:
             f"{tuple(lipschitz.shape)} with a minimum of {lipschitz.min():g}."
         )
     return lipschitz.to(x)
+
+
+def flip_radius(saliency: Tensor, steepest: Tensor, *, k: int, ball: float) -> Tensor:
+    """A radius below which no top-k feature changes places with another [Prop. 4.5]: (B,).
+
+    The least h_ij / M_ij over the pairs, but no more than `ball`, the radius of the ball over which
+    M_ij = `steepest` (B, n, n) bounds ||H_i - H_j||: with less than that the proposition is false.
+    """
+    check_length("ball", ball)
+    check_k(k, saliency.shape[-1])
+    top = top_k_mask(saliency, k)
+    pairs = top[:, :, None] & ~top[:, None, :]
+    gaps = saliency[:, :, None] - saliency[:, None, :]
+    # Where nothing ever moves, no distance is too far.
+    reach = torch.where(steepest > 0, gaps / steepest, torch.inf)
+    return reach.masked_fill(~pairs, torch.inf).amin((1, 2)).clamp(max=ball)
 
 
 def uncertified_radius_at_x(

@@ -1,4 +1,4 @@
-"""How many iterations the MOO attack can take (P Theorem 5.1), by known or estimated constants."""
+"""How many iterations attacks can take (P Theorem 5.1; Q), by known or estimated constants."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.moo import Gaps, TrustRegion
+from r2et.attacks.moo import Gaps, LineSearch, TrustRegion
 from r2et.attacks.search import AttackProblem, BestSoFar, Outputs, prediction, ready
 from r2et.core.autograd import eval_mode
 from r2et.core.geometry import one_of
@@ -44,6 +44,25 @@ def iteration_bound(constants: Constants, region: TrustRegion) -> Tensor:
     refused = (torch.log(region.trust_radius / safe) / -math.log(region.gamma)).clamp(min=0).ceil()
     bound: Tensor = taken + refused + 1
     return bound
+
+
+def descent_bound(constants: Constants, search: LineSearch, iterations: int) -> Tensor:
+    """At most so long is the shortest of T directions of the attack of Q [Theorem 4.2]: (B,).
+
+    min ||d_t|| <= sqrt(fall / (sigma eta T)), T = `iterations`, sigma = `search.share`. Every gap
+    has g_l'd <= -||d||^2 [Q Eq. 7; `kept_descent`], so that no step of (1 - sigma) / L_g or less is
+    refused and none taken is shorter than eta = min(first step, (1 - sigma) / L_g) [Q Lemma 4.1];
+    each lowers every gap by sigma eta ||d||^2 or more, and no gap falls further than `fall`. It
+    holds for a `linearised` search of smooth gaps, as long as none is set aside and no step is
+    shortened for the sake of a class or of the perturbation set.
+    """
+    if not search.linearised or iterations < 1:
+        raise ValueError(
+            "the bound is of one or more iterations of a linearised search, got "
+            f"{iterations} and linearised={search.linearised}."
+        )
+    steps = ((1 - search.share) / constants.slope_change).clamp(max=search.first_step)
+    return (constants.fall / (search.share * steps * iterations)).sqrt()
 
 
 def estimated_constants(

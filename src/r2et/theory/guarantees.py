@@ -17,7 +17,8 @@ x'. It is the paper's, read as follows.
   default here; a graph of m nodes has degrees of m - 1 at most, so that m is enough, with which
   the bound is that of Hoeffding for the S draws.
 - A dependency graph must make the pairs of one colour independent all together; that no two of
-  them depend on each other, as the paper says, is not enough.
+  them depend on each other, as the paper says, is not enough. Seven pairs of which any two are
+  independent break Lemma A.11, and three of them the theorem's form without the factor 2.
 - The covering number is of no stated norm and has the radius eps u / 8. Through phi_u such a cover
   would leave eps / 2 to the concentration, and the exponent would be a quarter of that stated. The
   stated exponent is right nevertheless, and for the larger radius u / 4, in the largest difference
@@ -198,6 +199,39 @@ def failure_probability(
     if not 0 <= excess < math.inf:
         raise ValueError(f"an excess must be a finite number of at least 0, got {excess}.")
     return math.exp(min(0.0, log_cover - 2 * draws * pairs * excess**2 / colours))
+
+
+def printed_ramp_failure(excess: float, *, pairs: int, chromatic: int | None = None) -> float:
+    """The right side of Lemma A.11 as printed, 2 exp(-2 m eps^2 / chi)  [Eq. 54].
+
+    eps = `excess`, m = `pairs`, chi = `chromatic`, by default `chromatic_bound`. It is to bound the
+    probability that the true ramp risk [Eq. 52] exceeds that of Eq. 53 by eps, and does not, with
+    Eq. 53 taken at x or with a graph that links pairs two by two. `ramp_bound` is what holds.
+    """
+    colours = _check_setting(1, pairs, chromatic, 0.0)
+    return 2 * math.exp(-2 * pairs * excess**2 / colours)
+
+
+def ramp_bound(
+    saliency: Tensor,
+    reference: Tensor,
+    *,
+    k: int,
+    margin: float,
+    confidence: float = 0.95,
+    chromatic: int | None = None,
+) -> Tensor:
+    """Bound of the true ramp risk [Eq. 52] of each example, Lemma A.11 as it holds: (B,).
+
+    Mean phi_u over the pairs and the S draws plus `excess_risk`: phi_u lies between 0 and 1 as the
+    0-1 loss does. `saliency` (S, B, n) is the explanation at S independent draws of D, and the
+    pairs of one of the `chromatic` colours are independent all together. One side needs no
+    factor 2.
+    """
+    pairs = k * (reference.shape[-1] - k)
+    seen = pair_risks(saliency, reference, k=k, margin=margin).ramp.mean(0)
+    excess = excess_risk(confidence, draws=len(saliency), pairs=pairs, chromatic=chromatic)
+    return (seen + excess).clamp(max=1.0)
 
 
 def excess_risk(
