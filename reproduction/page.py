@@ -1,4 +1,4 @@
-"""The page of results: every table and figure of the papers, written from kept rows."""
+"""The page of results: tables and figures of the papers, written from kept rows."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +27,13 @@ HEAD = """# Results
 
 <!-- Written by `make results` from the rows in docs/results/. Do not edit. -->
 
-Every table and figure of the papers, with the published number beside ours. Each is made by one
+Tables and figures of the papers, with the published number beside ours. Each is made by one
 command, `r2et reproduce NAME`, which trains, attacks and measures whatever is missing; `r2et
-reproduce all` makes them all. This page is written from the rows kept in [docs/results](results),
-without any model. What pictures and networks need, and what was found on them, stands in
-[the guide to pictures](guides/images-and-graphs.md). Where data stand in for those of the papers,
-the table says so.
+reproduce all` makes them all. Not everything the papers have is here: a dash stands where we have
+no number, and some figures have other panels. This page is written from the rows kept in
+[docs/results](results), without any model. What pictures and networks need, and what was found on
+them, stands in [the guide to pictures](guides/images-and-graphs.md). Where data stand in for those
+of the papers, the table says so.
 
 How to read the tables:
 
@@ -41,7 +42,8 @@ How to read the tables:
 - **failed seeds** are splits on which no setting of a method kept the AUC of Vanilla minus the
   recipe's gate. They are counted and never filled in.
 - Settings are chosen on validation data, on every split for itself, and so are *best R2ET* and
-  *best other*. Test data are looked at once.
+  *best other*. That does not make test data unseen: grids of R2ET on Adult were drawn up with test
+  numbers in sight, and models were measured again when measures were added.
 - The right-hand columns are there to expose a hollow number: clean AUC, P@k under the strong
   attack, how many different top-k sets the attacked examples have, the share of the gradient in
   directions in which real data cannot vary, and how many decisions a change of length 0.1 turns
