@@ -74,7 +74,8 @@ What explains most of the differences:
   linear control, which cannot be attacked at all.
 - **What bounds an attack on pictures decides everything.** The paper bounds each step by 5 of 255
   and not the whole walk; here that is the bound of the whole, under which MNIST's Vanilla keeps
-  less than published, and random changes of that size alone leave it 73 % (*noise*).
+  less than published, and random changes of that size alone leave it
+  73<!--= paper mnist vanilla noise_precision --> % (*noise*).
 - **MNIST's R2ET is one of softplus units** (SP shows what these do alone), its curvature taken on
   half of each batch. How much of both penalties the AUC bears differs from split to split, so that
   a choice among a few weights is part of it; these were drawn up on validation data of three
@@ -83,10 +84,12 @@ What explains most of the differences:
   two splits, with the network's own kinks, its AUC on test data is below .99.
 - **On CIFAR-10 curvature does the work**: R2ET is one point above Est-H, and gaps alone gain
   nothing. R2ET chose among two weights, Est-H had one.
-- **ERAttack is weak against OCT's concepts.** Within 1 of 255 four of five of Vanilla's decisions
-  can be turned over; the walk of ERAttack ends beyond them (*last*), and what it meets on the way
+- **ERAttack is weak against OCT's concepts.** Within 1 of 255
+  78<!--= paper oct vanilla flippable --> % of Vanilla's decisions can be turned over;
+  the walk of ERAttack ends beyond them (*last*), and what it meets on the way
   counts only where the prediction is kept. The strong attack stays there. R2ET over all pairs was
-  measured on the first split only, where Vanilla keeps 69.5 under the strong attack.
+  measured on the first split only, where Vanilla keeps
+  69.5<!--= paper oct vanilla strong_precision seeds=0 --> under the strong attack.
 - **Brain networks are other data than the papers'**, read by a smaller network (64 and 32 units);
   the attack must keep three predictions, and no change is above .003, as a total of .2 leaves
   nothing of any explanation. Methods go on from Vanilla for three epochs. The linear control is far
@@ -101,7 +104,8 @@ radius are the same. Those of pairs of pictures and networks are of one split an
 and take 20 gradients each.
 
 On tables our numbers for Integrated Gradients are far below the published ones, for every method.
-The linear control tells why: it falls to 44 to 61 as well. From a baseline of zero the score of a
+The linear control tells why: it falls to 44<!--= paper-ig bank linear er_precision -->
+to 61<!--= paper-ig adult linear er_precision --> as well. From a baseline of zero the score of a
 feature is its value times a mean gradient, so most one-hot columns score exactly zero, and an
 attacker who raises them makes them outrank others, however steady the gradients are. No training of
 gradients helps against that; we do not know what kept the published numbers so high. Pixels are not

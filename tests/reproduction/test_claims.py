@@ -14,7 +14,6 @@ from reproduction.claims import (
     claims_in,
     corrected,
     like,
-    pages_of,
     problems_of,
     tables_in,
     unmarked_tables,
@@ -256,7 +255,26 @@ def test_the_numbers_of_all_pages_are_those_of_the_rows(committed: Rows) -> None
     assert problems_of(ROOT, committed) == [], "run `make claims`, then `make claims ARGS=--write`."
 
 
-def test_the_page_of_results_is_left_to_its_own_rows() -> None:
-    pages = pages_of(ROOT)
-    assert GENERATED not in pages
-    assert {"README.md", "docs/index.md", "docs/start/table.md"} <= {*pages}
+def test_the_written_page_answers_for_its_prose_only(rows: Rows, tmp_path: Path) -> None:
+    page = tmp_path / GENERATED
+    page.parent.mkdir()
+    (tmp_path / "README.md").write_text("Nothing.\n")
+    text = f"<!-- Written by hand. -->\n\n{PROSE}\n| a | b |\n|---|---|\n| x | 1.5 |\n"
+    page.write_text(text)
+    assert problems_of(tmp_path, rows) == []
+    page.write_text(text.replace("75.0<", "75.1<"))
+    (told,) = problems_of(tmp_path, rows, write=True)
+    assert told.startswith("docs/results.md:3: ")
+    assert told.endswith("Its prose stands in reproduction/page.py.")
+    assert "75.1<" in page.read_text(), "it is written from its rows, not by hand"
+
+
+def test_numbers_are_written_into_all_other_pages(rows: Rows, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    readme = tmp_path / "README.md"
+    right = TABLE.format(linear=linear_auc(rows))
+    readme.write_text(right.replace("25.0 ± 7.1", "? ± ?"))
+    (told,) = problems_of(tmp_path, rows, write=True)
+    assert told.startswith("Written: README.md:8: ")
+    assert readme.read_text() == right
+    assert problems_of(tmp_path, rows) == []
