@@ -50,6 +50,7 @@ PRINTED = {
 BESIDE = " (published)"
 SPLITS = "splits"
 WRITTEN = "Written: "
+NUMBERS_OF = {"seeds": r"\d+(-\d+)?", "at": r"\d*\.?\d+"}
 PLACES = {"auc": 4, "percent": 1, "share": 1, "number": 2, "count": 1}
 
 COMMENT = re.compile(r"<!--(.*?)-->")
@@ -283,10 +284,7 @@ def _number(page: str, number: int, before: str, mark: str, rows: Sequence[Resul
     said = BEFORE_MARK.search(before)
     if said is None:
         raise ValueError(f"the mark {mark!r} has no number in front of it: write one, or `?`.")
-    if names[3] not in MEASURES:
-        keys = [each.key for each in COLUMNS]
-        raise ValueError(f"there is no measure {names[3]!r}: {nearest(names[3], keys)}")
-    measure = MEASURES[names[3]]
+    measure = _measure(names[3])
     scope = scope_of(rows, names[0], names[1], options.get("seeds", ""))
     if "at" in options:
         scope = scope.at(measure, float(options["at"]))
@@ -299,6 +297,13 @@ def _number(page: str, number: int, before: str, mark: str, rows: Sequence[Resul
         due=like(said[0], value) if said[0] != "?" else f"{value:.{PLACES[measure.style]}f}",
         about=" ".join((*names, *(f"{key}={each}" for key, each in options.items()))),
     )
+
+
+def _measure(key: str) -> Measure:
+    if key not in MEASURES:
+        known = [each.key for each in COLUMNS]
+        raise ValueError(f"there is no measure {key!r}: {nearest(key, known)}")
+    return MEASURES[key]
 
 
 def _value(scope: Scope, method: str, measure: Measure, minus: str, part: str) -> float:
@@ -345,9 +350,11 @@ def _words(mark: str, known: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The plain words of a mark, and those of the form key=value."""
     words = mark.split()
     options = dict(word.split("=", 1) for word in words if "=" in word)
-    for key in options:
+    for key, value in options.items():
         if key not in known:
             raise ValueError(f"a mark has no {key!r}: {nearest(key, known)}")
+        if not re.fullmatch(NUMBERS_OF.get(key, r".+"), value):
+            raise ValueError(f"{key}={value!r} is not read: write seeds=5, seeds=5-9 or at=0.5.")
     return [word for word in words if "=" not in word], options
 
 
@@ -412,7 +419,7 @@ def _column(heading: str, default: str, k: int) -> Column:
     if name and name.casefold() not in known:
         shown = [each.heading.replace("P@k", f"P@{k}") for each in COLUMNS]
         raise ValueError(f"{heading!r} is no measure: {nearest(name, shown)}")
-    measure = known[name.casefold()] if name else MEASURES[default]
+    measure = known[name.casefold()] if name else _measure(default)
     published = heading.endswith(BESIDE)
     if published and measure.key not in PRINTED:
         raise ValueError(f"no {measure.heading} was published: take {BESIDE.strip()!r} away.")
@@ -443,6 +450,10 @@ def _table(page: str, table: Table, rows: Sequence[Result]) -> list[Claim]:
                 raise ValueError(f"there are no rows of {label!r}: {nearest(label, datasets)}")
             dataset = datasets[label] if default else options["dataset"]
             scope = scope_of(rows, options["recipe"], dataset, options.get("seeds", ""))
+            if len(rest) != len(headings):
+                raise ValueError(
+                    "the line has more or fewer cells than headings: add or join some."
+                )
             for heading, (start, said) in zip(headings, rest, strict=True):
                 if heading.casefold() == SPLITS:
                     due = str(scope.seeds)

@@ -62,6 +62,10 @@ A run:
 """
 
 
+def small(rows: str, heading: str, line: str) -> str:
+    return f"<!-- rows: {rows} -->\n\n| | {heading} |\n|---|---|\n{line}"
+
+
 def wrong(text: str, rows: Rows, page: str = "page.md") -> list[str]:
     return [str(each) for each in claims_in(page, text, rows) if each.said != each.due]
 
@@ -195,16 +199,20 @@ def test_the_best_by_validation_stands_beside_the_best_published() -> None:
         ("1<!--= converged adult vanilla strong_precision at=0.3 -->", "choose of 0, 0.5, 1."),
         ("1<!--= converged adult linear strong_kappa -->", "have no mean of strong_kappa"),
         ("1<!--= converged adult vanilla clean_auc over=linear -->", "a mark has no 'over'"),
+        ("1<!--= converged adult vanilla clean_auc seeds=five -->", "seeds='five' is not read"),
+        (small("recipe=converged measure=auc", "SP", "| Adult | 1 |"), "no measure"),
+        (small("recipe=converged measure=tie", "SP", "| Adlt | 1 |"), "'Adult'?"),
+        (small("recipe=converged measure=tie", "SP", "| Adult |"), "fewer cells"),
         ("<!-- rows: recipe=converged dataset=adult -->", "has no table behind it"),
         ("<!-- not from rows: make bench -->", "has no table behind it"),
         ("<!-- not from rows: -->\n\n| a |\n|---|\n| 1 |", "is no mark"),
         ("<!-- rows: recipe=converged -->\n\n| a |\n|---|\n| 1 |", "is not read"),
         (
-            "<!-- rows: recipe=converged dataset=adult -->\n\n| m | ACU |\n|---|---|\n| SP | 1 |",
+            small("recipe=converged dataset=adult", "ACU", "| SP | 1 |"),
             "'ACU' is no measure: did you mean 'AUC'?",
         ),
         (
-            "<!-- rows: recipe=converged dataset=adult -->\n\n| m | AUC |\n|---|---|\n| SP | 1 |",
+            small("recipe=converged dataset=adult", "AUC", "| SP | 1 |"),
             "no method 'SP'",
         ),
     ],
