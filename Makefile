@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test slow bench imports strength exchange cheaper certificates soundness tightness \
-	stream fuzz results pictures docs wheel lint clean
+	stream fuzz mutants results claims pictures docs wheel lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,9 @@ fuzz: $(VENV)/.testable
 
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null
+
+claims: $(VENV)/.usable
+	$(BIN)/python -m reproduction.claims $(ARGS)
 
 pictures: $(VENV)/.testable results
 	$(BIN)/python tools/pictures.py

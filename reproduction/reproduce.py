@@ -21,6 +21,7 @@ from r2et.evaluation.evaluate import task_of
 from r2et.evaluation.protocol import DTYPES
 from r2et.evaluation.results import (
     MEASURES,
+    KeptCurve,
     Profile,
     Radii,
     Result,
@@ -59,6 +60,7 @@ from reproduction.targets import (
 HANDLERS_EXAMPLES = 300
 STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that constraint handling is compared at
 FIGURES_FROM = "paper"  # the recipe whose series are drawn
+CURVES_FROM = "converged"  # the recipe of whose curves the documents print points
 KEPT_MEASURES = {
     key
     for key, measure in MEASURES.items()
@@ -368,6 +370,9 @@ def stripped(row: Result) -> Result:
             hessian_norm=scatter.hessian_norm if dots else (),
         )
         series = replace(series, scatter=dotted)
+    if row.recipe == CURVES_FROM:
+        curve = row.series.curve
+        series = Series(curve=KeptCurve(epsilon=curve.epsilon, strong=curve.strong))
     kept = replace(
         row,
         measures={key: value for key, value in row.measures.items() if key in KEPT_MEASURES},

@@ -146,6 +146,21 @@ def test_the_table_says_whose_slopes_say_nothing_about_exchanges(r2et, tmp_path:
     assert "xchange" not in shown
 
 
+def test_the_table_says_where_reasons_are_the_same_for_all(r2et, tmp_path: Path) -> None:
+    rows = [row_of(method, seed, kept=0.9) for seed in (0, 1) for method in ("vanilla", "r2et")]
+    rows = [replace(row, decisions=()) for row in rows]
+    del rows[0].measures["strong_kappa"]
+    append_results(tmp_path / "results.jsonl", rows)
+    _, shown, _ = r2et("report", tmp_path)
+    assert "Vanilla: Kappa strong is of 1 of 2 seeds; no individual reasons on others." in shown
+    del rows[2].measures["strong_kappa"]
+    (tmp_path / "results.jsonl").unlink()
+    append_results(tmp_path / "results.jsonl", rows)
+    code, shown, err = r2et("report", tmp_path)
+    assert code == 0, err
+    assert "Vanilla: no individual reasons." in shown
+
+
 def test_a_run_of_the_papers_says_where_their_numbers_are(r2et, tmp_path: Path) -> None:
     append_results(tmp_path / "results.jsonl", [row_of(name, 0) for name in ("vanilla", "r2et")])
     recipe = asdict(load_recipe("paper", "adult"))

@@ -180,6 +180,31 @@ def test_a_measure_that_one_seed_lacks_has_no_mean() -> None:
     assert STRONG in summary.means
 
 
+def test_kappa_is_the_mean_over_the_seeds_with_individual_reasons() -> None:
+    rows = [made_row("r2et", seed, strong_kappa=kappa) for seed, kappa in enumerate((0.1, 0.3, 9))]
+    del rows[2].measures["strong_kappa"]
+    (summary,) = summarise(rows)
+    mean = summary.means["strong_kappa"]
+    assert (mean.value, mean.count) == (pytest.approx(0.2), 2)
+    assert summary.seeds_behind("strong_kappa") == "2 of 3"
+    assert summary.seeds_behind(STRONG) == ""
+    assert not summary.lacks(MEASURES["strong_kappa"])
+    assert summarise(rows, ["strong_kappa", "strong_kappa"])[0].means == {"strong_kappa": mean}
+
+
+def test_nobody_has_individual_reasons_or_nobody_looked() -> None:
+    kappa = MEASURES["strong_kappa"]
+    rows = [made_row("linear", seed) for seed in (0, 1)]
+    for row in rows:
+        del row.measures[kappa.key]
+    assert summarise(rows)[0].lacks(kappa)
+    del rows[1].measures["class_overlap"]
+    (summary,) = summarise(rows)
+    assert not summary.lacks(kappa)
+    rows[0].measures[kappa.key] = 0.1
+    assert kappa.key not in summarise(rows)[0].means, "the second row was not looked at"
+
+
 def test_changed_predictions_are_those_of_the_worst_attack() -> None:
     row = made_row("vanilla", 0, **{"mse_changed": 0.03, "strong_changed": 0.01})
     assert row.numbers[CHANGED] == 0.03
@@ -381,7 +406,7 @@ def test_table_rows_are_plain_values() -> None:
     assert vanilla["measures"][STRONG]["mean"] == pytest.approx(0.45)
     assert vanilla["measures"][STRONG]["sd"] == pytest.approx(0.005**0.5)
     assert vanilla["against vanilla"] is None
-    assert some["measures"][STRONG] == {"mean": 0.8, "sd": None}
+    assert some["measures"][STRONG] == {"mean": 0.8, "sd": None, "count": 1}
     assert some["against vanilla"]["difference"] == pytest.approx(0.4)
     assert (none["measures"], none["failed"]) == ({}, [0])
     assert (best["seeds"], best["failed"]) == ([0], [1])

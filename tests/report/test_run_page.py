@@ -14,9 +14,9 @@ from test_tables import failed_row, made_decision, made_row, with_valid
 from made_results import description
 from r2et.attacks.comparison import HandlingPoint, marked
 from r2et.evaluation.decisions import Reason, TableDecision
-from r2et.evaluation.results import Radii
+from r2et.evaluation.results import COLUMNS, Radii
 from r2et.report import charts
-from r2et.report.run_page import headline, report_html, write_report
+from r2et.report.run_page import headline, report_html, table_lines, write_report
 
 HOSTILE = "<script>alert(1)</script>"
 DRAWN = [
@@ -153,6 +153,20 @@ def test_rows_from_before_exchanges_were_measured_show_a_dash() -> None:
     for row in rows:
         del row.measures["off_data_share"]
     assert "xchange" not in Outline(page_of(rows)).words
+
+
+def test_kappa_says_on_how_many_seeds_reasons_are_individual() -> None:
+    rows = made_rows()
+    for row in rows:
+        if row.method == "linear" or (row.method, row.seed) == ("vanilla", 0):
+            del row.measures["strong_kappa"]
+    number = [column.key for column in COLUMNS].index("strong_kappa")
+    cells = {line["method"]: line["cells"][number] for line in table_lines(rows)}
+    assert (cells["vanilla"]["mean"], cells["vanilla"]["behind"]) == ("0.10", "1 of 2")
+    assert (cells["linear"]["mean"], cells["linear"]["none"]) == (None, "no individual reasons")
+    text = page_of(rows)
+    assert text.count("no individual reasons</span>") == 1
+    assert text.count("1 of 2 seeds</span>") == 1
 
 
 def test_the_page_asks_for_nothing_else() -> None:

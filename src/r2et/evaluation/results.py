@@ -41,7 +41,8 @@ class Measure:
 
     Measures with a `group` are columns of the main table. Those with a `metric`, an entry of
     METRICS, are its mean over the examples, of those with an `attack` on what that attack found.
-    All others are computed by `evaluate` itself.
+    All others are computed by `evaluate` itself. A row that has the measure `beside` it and not
+    this one had nothing to measure, and `none` says what that means.
     """
 
     key: str
@@ -52,6 +53,8 @@ class Measure:
     group: str = ""
     metric: str = ""
     attack: str = ""
+    beside: str = ""
+    none: str = ""
 
     def show(self, value: float) -> str:
         """A value as text.
@@ -346,6 +349,8 @@ _BY_HAND = (
         "where more than 98 % is shared: there are no individual reasons.",
         style="number",
         better="higher",
+        beside="class_overlap",
+        none="no individual reasons",
     ),
     Measure(
         key="tie",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from r2et.evaluation.results import COLUMNS, STRONG, Measure, Result
+from r2et.evaluation.results import COLUMNS, MEASURES, STRONG, Measure, Result
 from r2et.methods import METHODS
 from r2et.metrics.exchanges import doubt
 from r2et.metrics.statistics import Mean, mean_with_interval, paired_test
@@ -38,7 +38,8 @@ class MethodSummary:
     """A method over its seeds: those measured, those without a model above the AUC floor.
 
     For each seed measured, `chosen` holds the settings of its model and `trained_with` the label
-    of the method that trained it. `against_vanilla` is there in the main table only.
+    of the method that trained it. `against_vanilla` is there in the main table only. A mean over
+    fewer seeds than were measured is one of a measure that the others had nothing of.
     """
 
     method: str
@@ -49,6 +50,17 @@ class MethodSummary:
     chosen: dict[int, Any]
     trained_with: dict[int, str]
     against_vanilla: Comparison | None = None
+
+    def seeds_behind(self, key: str) -> str:
+        """On how many seeds a mean rests, in words, if not on all of them: "3 of 5"."""
+        mean = self.means.get(key)
+        if mean is None or mean.count == len(self.seeds):
+            return ""
+        return f"{mean.count} of {len(self.seeds)}"
+
+    def lacks(self, measure: Measure) -> bool:
+        """Whether no seed had anything of a measure, though it was looked for."""
+        return measure.key not in self.means and measure.beside in self.means
 
 
 def check_rows(rows: Sequence[Result]) -> None:
@@ -105,7 +117,7 @@ def measures_of(passed: Sequence[Result], keys: Sequence[str] | None = None) -> 
     return pd.DataFrame(
         [row.numbers for row in passed],
         index=[row.seed for row in passed],
-        columns=None if keys is None else list(keys),
+        columns=None if keys is None else list(dict.fromkeys(keys)),
         dtype=float,
     )
 
@@ -121,8 +133,10 @@ def summarise(rows: Sequence[Result], keys: Sequence[str] | None = None) -> list
 
 def _summary(rows: Sequence[Result], keys: Sequence[str] | None) -> MethodSummary:
     passed = passed_rows(rows)
-    # A measure that some seed lacks would be a mean over fewer seeds than the row says.
-    measures = measures_of(passed, keys).dropna(axis="columns")
+    measures = measures_of(passed, keys)
+    # A measure that some seed lacks would be a mean over fewer seeds than the row says, unless
+    # there was nothing to measure on it: such a measure would vanish for one seed of many.
+    kept = [key for key in measures if measures[key].notna().all() or _had_none(passed, str(key))]
     return MethodSummary(
         method=rows[0].method,
         label=rows[0].label,
@@ -130,12 +144,18 @@ def _summary(rows: Sequence[Result], keys: Sequence[str] | None) -> MethodSummar
         failed=tuple(row.seed for row in rows if not row.passed),
         means={
             str(key): mean_with_interval(values.to_numpy())
-            for key, values in measures.items()
-            if passed
+            for key in kept
+            if len(values := measures[key].dropna())
         },
         chosen={row.seed: row.chosen for row in passed},
         trained_with={row.seed: row.variant or row.label for row in passed},
     )
+
+
+def _had_none(passed: Sequence[Result], key: str) -> bool:
+    """Whether rows without a measure had nothing to measure, rather than not measured it."""
+    beside = MEASURES[key].beside
+    return bool(beside) and all(beside in row.measures for row in passed)
 
 
 def is_variant(method: str) -> bool:
@@ -302,7 +322,7 @@ def table_rows(rows: Sequence[Result]) -> list[dict[str, Any]]:
             "failed": list(line.failed),
             "chosen": {str(seed): settings for seed, settings in line.chosen.items()},
             "measures": {
-                column.key: {"mean": mean.value, "sd": mean.spread}
+                column.key: {"mean": mean.value, "sd": mean.spread, "count": mean.count}
                 for column in COLUMNS
                 if (mean := line.means.get(column.key)) is not None
             },

@@ -405,6 +405,8 @@ def table_lines(
                 {
                     "mean": None if mean is None else column.show(mean.value),
                     "sd": column.show_sd(mean.sd) if mean is not None and mean.count > 1 else "",
+                    "behind": line.seeds_behind(column.key),
+                    "none": column.none if line.lacks(column) else "",
                 }
                 for column in columns
                 for mean in [line.means.get(column.key)]

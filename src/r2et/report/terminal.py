@@ -26,7 +26,6 @@ from r2et.experiments.tables import (
     why_missing,
 )
 from r2et.metrics.exchanges import doubt
-from r2et.metrics.statistics import Mean
 from r2et.preflight.kinds import in_words
 
 
@@ -43,6 +42,8 @@ def print_run(rows: Sequence[Result], console: Console) -> None:
     console.print(_table(f"{told}, top {k}{spread}", lines, measured))
     controls = [column for column in columns if column.group == CONTROLS]
     console.print(_table(f"{CONTROLS}:", lines, controls))
+    for said in _missing(lines, controls):
+        console.print(Text(said))
     for said in exchange_doubts(rows):
         console.print(Text(said), style="bold red")
     if chosen := names_chosen(rows):
@@ -65,18 +66,33 @@ def _table(title: str, lines: Sequence[MethodSummary], columns: Sequence[Measure
     for column in columns:
         table.add_column(column.heading, justify="right")
     for line in lines:
-        cells = [_cell(line.means.get(column.key), column) for column in columns]
+        cells = [_cell(line, column) for column in columns]
         if not line.seeds:
             cells = ["no model", *[""] * (len(columns) - 1)]
         table.add_row(Text(line.label), *map(Text, cells))
     return table
 
 
-def _cell(mean: Mean | None, column: Measure) -> str:
+def _cell(line: MethodSummary, column: Measure) -> str:
+    mean = line.means.get(column.key)
     if mean is None:
-        return "–" if column.key == EXCHANGES else ""
+        return "–" if column.key == EXCHANGES or line.lacks(column) else ""
     spread = "" if mean.spread is None else f" ± {column.show_sd(mean.spread)}"
     return f"{column.show(mean.value)}{spread}"
+
+
+def _missing(lines: Sequence[MethodSummary], columns: Sequence[Measure]) -> list[str]:
+    """A sentence for each method and measure of which some seeds had nothing."""
+    found = []
+    for column in columns:
+        for line in lines:
+            if line.lacks(column):
+                found.append(f"{line.label}: {column.none}.")
+            elif behind := line.seeds_behind(column.key):
+                found.append(
+                    f"{line.label}: {column.heading} is of {behind} seeds; {column.none} on others."
+                )
+    return found
 
 
 def print_findings(findings: AttackRun, name: str, console: Console) -> None:
