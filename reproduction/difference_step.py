@@ -53,14 +53,14 @@ def steps_row(
         code=code_digest(),
         k=recipe.evaluation.k,
         examples=recipe.valid_examples,
-        points=tuple(step_points(dataset, recipe, plans)),
+        points=tuple(step_points(dataset, recipe, plans, STEPS)),
     )
     append_results(path, [row])
     return row
 
 
 def step_points(
-    dataset: Dataset, recipe: Recipe, plans: Sequence[MethodPlan], steps: Sequence[float] = STEPS
+    dataset: Dataset, recipe: Recipe, plans: Sequence[MethodPlan], steps: Sequence[float]
 ) -> list[StepPoint]:
     """What each step tells of Vanilla's curvature, and what methods make of it: one point each."""
     source = partial(_itself, dataset)

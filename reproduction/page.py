@@ -50,17 +50,18 @@ How to read the tables:
   written** is recipe `as-published`, which follows the papers to the letter where they speak: gaps
   as a sum over pairs, their six lambdas, one for both terms, the last epoch of enough AUC.
   **published** is the number of the paper. [Departures](departures.md) tells every place where we
-  do otherwise. ≠ marks numbers of which ours is more than two standard deviations or five points away.
+  do otherwise. ≠ marks numbers of which ours is more than two standard deviations or five points
+  away.
 - **failed seeds** are splits on which no setting of a method kept the AUC of Vanilla minus the
   recipe's gate. They are counted and never filled in.
 - Settings are chosen on validation data, on every split for itself, and so are *best R2ET* and
   *best other*. That does not make test data unseen: grids of R2ET on Adult were drawn up with test
   numbers in sight, and models were measured again when measures were added.
 - The right-hand columns are there to expose a hollow number: clean AUC, P@k under the strong
-  attack, how many different top-k sets the attacked examples have, how much of their top k people of
-  one predicted class share, kappa (what the strong attack leaves beyond that), the share of the
-  gradient in directions in which real data cannot vary, and how many decisions a change of length 0.1 turns
-  over. The **linear control** is a logistic regression, whose explanations cannot be reshuffled.
+  attack, how many different top-k sets the attacked examples have, how much of their top k people
+  of one predicted class share, kappa (what the strong attack leaves beyond that), the share of the
+  gradient in directions in which real data cannot vary, and how many decisions a change of length
+  0.1 turns over. The **linear control** is a logistic regression, whose explanations cannot be reshuffled.
 """
 
 PROSE: Mapping[str, str] = {
@@ -145,8 +146,8 @@ about each of its two networks, S = 3. The papers do not say of which pairs thei
 DFFOT: share of the features that must be taken away, the most important first, until the prediction
 changes; 1 where it never does. That is most of one class: without its features an example is near
 the zero vector, which is of the other class or not. So those that flip, the share that never does
-and both predicted classes are shown apart. COMP: how far the probability moves without the top features. SUFF: how far it moves with
-them alone.""",
+and both predicted classes are shown apart. COMP: how far the probability moves without the top
+features. SUFF: how far it moves with them alone.""",
     "figure-4": """\
 The manipulation epoch is the ERAttack step at which the first feature leaves the top k; examples
 that never flip count as one step more than the last.""",

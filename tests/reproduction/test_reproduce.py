@@ -19,13 +19,16 @@ from r2et import cli
 from r2et.core.files import read_rows
 from r2et.core.settings import changed
 from r2et.data import Dataset, load
+from r2et.evaluation.protocol import Walk
 from r2et.evaluation.results import ER, Profile, Radii, Result, Series
 from r2et.experiments.config import load_recipe, recipe_from
 from r2et.experiments.runner import unit_print
 from refusals import refusal
+from reproduction import difference_step
 from reproduction import reproduce as reproducing
 from reproduction.contests import BEST_R2ET, BEST_RIVAL, contests
 from reproduction.departures import DEPARTURES, departures_page, thickness_picks
+from reproduction.difference_step import steps_row
 from reproduction.figure_numbers import (
     correlations,
     facing_of,
@@ -922,6 +925,35 @@ def test_handlers_are_compared_on_the_kept_model(tiny: list[Target], tmp_path: P
     (grid,) = grids_of(tiny[1], [row])
     assert_sound(grid)
     assert_a_picture(pictures(tiny[1], [row])["figure-6-compas"])
+
+
+def test_a_short_difference_tells_the_norm_and_a_long_one_what_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = load_recipe("as-published", "compas")
+    short = replace(
+        short,
+        fit=replace(short.fit, epochs=3),
+        valid_examples=20,
+        evaluation=replace(short.evaluation, er=Walk(step=0.1, steps=5)),
+        methods=tuple(
+            replace(plan, grid=plan.grid[:1])
+            for plan in short.methods
+            if plan.name in ("vanilla", "est-h", "r2et")
+        ),
+    )
+    monkeypatch.setattr(difference_step, "load_recipe", lambda *_: short)
+    monkeypatch.setattr(difference_step, "STEPS", (1e-4, 1.0))
+    row = steps_row(few_rows("compas"), tmp_path)
+    first, last = (each.correlation for each in row.points)
+    assert first > 0.95 > last
+    assert [each.step for each in row.points] == [1e-4, 1.0]
+    assert {*row.points[0].precision} == {"est-h", "r2et"}
+    kept = read_rows(tmp_path / "steps.jsonl")
+    assert steps_row(few_rows("compas"), tmp_path, on_start=fail) == row, "it is not run again"
+    assert read_rows(tmp_path / "steps.jsonl") == kept
+    (grid,) = grids_of(TARGETS["difference-step"], [row])
+    assert_sound(grid)
 
 
 # --- the command --------------------------------------------------------------------------------
