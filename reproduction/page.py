@@ -61,7 +61,8 @@ How to read the tables:
   attack, how many different top-k sets the attacked examples have, how much of their top k people
   of one predicted class share, kappa (what the strong attack leaves beyond that), the share of the
   gradient in directions in which real data cannot vary, and how many decisions a change of length
-  0.1 turns over. The **linear control** is a logistic regression, whose explanations cannot be reshuffled.
+  0.1 turns over. The **linear control** is a logistic regression, whose explanations cannot be
+  reshuffled.
 """
 
 PROSE: Mapping[str, str] = {
