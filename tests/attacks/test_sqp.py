@@ -93,6 +93,15 @@ def test_goals_that_pull_apart_have_no_direction() -> None:
     torch.testing.assert_close(barred, torch.zeros(6, 4).double(), rtol=0, atol=1e-6)
 
 
+def test_a_limit_without_a_slope_decides_nothing_beside_others() -> None:
+    # 0'd <= 0 leaves no room on its inside, which a path through the inside would need.
+    slopes, level, rows = limited(30, 12, 6, 1)
+    flat = torch.cat([rows, 0 * rows], 1)
+    reached = torch.cat([level, 0 * level], 1)
+    expected = kept_descent(slopes, level, rows)
+    torch.testing.assert_close(kept_descent(slopes, reached, flat), expected, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e-6, 1e6])
 def test_the_size_of_goals_and_limits_makes_no_difference(size: float) -> None:
     slopes, level, rows = limited(10, 4, 6, 2)

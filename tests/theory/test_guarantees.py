@@ -350,6 +350,8 @@ def test_lemma_a11_as_it_holds_does_so_as_often_as_promised(confidence: float) -
         # What is seen alone does not hold so often.
         alone = pair_risks(some, clean, k=12, margin=u).ramp.mean(0)
         assert (true < alone).double().mean() < confidence
+        eps = math.sqrt(colours * math.log(1 / (1 - confidence)) / (2 * draws * 144))
+        torch.testing.assert_close(bound, (alone + eps).clamp(max=1))
 
 
 def test_the_bound_can_be_nearly_reached() -> None:
