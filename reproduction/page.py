@@ -149,21 +149,37 @@ changes; 1 where it never does. That is most of one class: without its features 
 the zero vector, which is of the other class or not. So those that flip, the share that never does
 and both predicted classes are shown apart. COMP: how far the probability moves without the top
 features. SUFF: how far it moves with them alone.""",
+    "figure-3": """\
+The example is the first of the first split, not picked. CIFAR-10 is explained by its top 100, as in
+the paper, and has networks of its own, trained and selected for them.""",
     "figure-4": """\
-The manipulation epoch is the ERAttack step at which the first feature leaves the top k; examples
-that never flip count as one step more than the last.""",
+The manipulation epoch is the ERAttack step at which the first feature leaves the top k, of pictures
+and networks that at which more than a fifth of them has left; examples that never flip count as one
+step more than the last. The lines of panels are those of the paper: Vanilla and Est-H on Adult,
+R2ET on Adult, COMPAS, MNIST, and on ABIDE and CNP, which stand in for ADHD and BP. Each dot is an
+example of the first split. Below, and in the table, stand the correlations of more models over all
+splits. Where rows have kept no dots, a panel has these as well.""",
     "figure-6": """\
-The paper draws this figure for two graph data sets. On tabular data it uses unconstrained attacks,
-saying that they change no prediction.""",
+The paper draws this figure for two graph data sets. On tabular data and MNIST it uses unconstrained
+attacks, saying that they change no prediction. Of pairs an attack keeps three predictions, that of
+the pair and those of both its items; changed is an input of which any of them is another.""",
     "figure-9": """\
-Three splits, thickness 0.1 or 0.3 chosen on validation data. One pair is too few; from two on, the
-number of pairs makes no difference beyond the spread of the splits. The paper prints its numbers in
-the figure only.""",
+Three splits, thickness 0.1 or 0.3 chosen on validation data. R2ET\\H takes the gaps between the
+feature of place k and its neighbours in the ranking. The last of these has place k + k' + 1 in P
+and k + k' in Q, and the curves are named after them. **With the limits of Q there is one method,
+not two**: the sum of its gaps is that of the facing pairs of R2ET-mm\\H, and the means differ by
+the factor k' / (2k' − 1) alone, that is in what a thickness weighs. With one pair they are the same
+training, and have the same numbers. One pair is too few; from two on, the number of pairs makes no
+difference beyond the spread of the splits. The paper prints its numbers in the figure only.""",
     "figure-7": """\
-The paper draws this figure for MNIST and two graph data sets; here are the tabular ones as well,
-under ERAttack and under the strong attack. Triangles are R2ET and its variants.""",
+The paper draws this figure for MNIST and two graph data sets, under ERAttack; here are the tabular
+ones as well, and a third panel for each, under our strong attack. Triangles are R2ET and its
+variants. cAUC is that of the whole test part and aAUC that of the examples that are attacked, so
+that the two differ by the choice of these, too: the line at a mark leads to the AUC of the same
+examples before the attack.""",
     "figure-8": """\
-Scores are shares of the largest one of each example, so that data sets can be compared.""",
+Scores are shares of the largest one of each example, so that data sets can be compared. The broken
+lines are at the k of Table 7.""",
 }
 
 

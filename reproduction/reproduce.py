@@ -47,12 +47,14 @@ from r2et.explainers import predicted
 from r2et.methods import METHODS
 from r2et.training.checkpoint import load as load_model
 from reproduction.difference_step import steps_row
-from reproduction.figure_numbers import facing_of
+from reproduction.figure_numbers import CORRELATED, facing_of
 from reproduction.papers import HandlersResult
 from reproduction.targets import (
     HANDLERS_ROWS,
+    SALIENCY,
     SCATTERED_MODEL,
-    TABULAR,
+    SCATTERED_MODELS,
+    TARGETS,
     Target,
     datasets_wanted,
 )
@@ -61,6 +63,13 @@ HANDLERS_EXAMPLES = 300
 STEP_SHARES = (0.05, 0.2, 0.5)  # of the radius, the steps that constraint handling is compared at
 FIGURES_FROM = "paper"  # the recipe whose series are drawn
 CURVES_FROM = "converged"  # the recipe of whose curves the documents print points
+MAPPED = {
+    (TARGETS[name].recipe_of(dataset), dataset)
+    for name in SALIENCY
+    for dataset in TARGETS[name].datasets
+}
+"""The recipe and the data set of each saliency map that is drawn."""
+WITHOUT_DOTS: dict[str, Any] = dict.fromkeys(("first_flip", *CORRELATED), ())
 KEPT_MEASURES = {
     key
     for key, measure in MEASURES.items()
@@ -229,6 +238,8 @@ def _parts(
                 keys=tuple(_keys(load(dataset), own, own.seeds if seeds is None else seeds)),
                 whole=by is None
                 and plans == list(recipe.methods)
+                # One that is for this data set alone may have no file without its name.
+                and len(recipe.datasets) > 1
                 and dataset in load_recipe(name, "").datasets,
             )
 
@@ -353,32 +364,27 @@ def handlers_row(
 def stripped(row: Result) -> Result:
     """A row without told decisions and long series, numbers to six places; again it stays so.
 
-    What tables and figures show is kept, dots only of the model of the scatter plot.
+    What tables and figures show is kept: scores by place of Vanilla, dots of the models of the
+    scatter plots, and the decisions whose saliency maps are drawn.
     """
     first, shown = row.seed == 0, row.recipe == FIGURES_FROM
     series = Series()
-    if shown and row.method == VANILLA and row.dataset in TABULAR:
-        series = Series(profile=Profile(median=row.series.profile.median))
+    if shown and row.method == VANILLA:
+        profile = row.series.profile
+        series = Series(profile=Profile(place=profile.place, median=profile.median))
     if shown and (scatter := row.series.scatter).correlation:
-        dots = first and (row.dataset, row.method) == SCATTERED_MODEL
-        dotted = replace(
-            scatter,
-            gaussian_thickness=(),
-            least_gaussian_thickness=(),
-            first_flip=scatter.first_flip if dots else (),
-            thickness=scatter.thickness if dots else (),
-            hessian_norm=scatter.hessian_norm if dots else (),
-        )
-        series = replace(series, scatter=dotted)
+        dots = first and (row.dataset, row.method) in (SCATTERED_MODEL, *SCATTERED_MODELS)
+        series = replace(series, scatter=scatter if dots else replace(scatter, **WITHOUT_DOTS))
     if row.recipe == CURVES_FROM:
         curve = row.series.curve
         series = Series(curve=KeptCurve(epsilon=curve.epsilon, strong=curve.strong))
+    mapped = first and (row.recipe, row.dataset) in MAPPED
     kept = replace(
         row,
         measures={key: value for key, value in row.measures.items() if key in KEPT_MEASURES},
         intervals={},
         series=series,
-        decisions=row.decisions[:1] if shown and first and row.dataset not in TABULAR else (),
+        decisions=row.decisions[:1] if mapped else (),
         failures=() if row.passed else row.failures,
         change_buys=(),
         alarms=(),

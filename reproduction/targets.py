@@ -42,13 +42,25 @@ NETWORKS = tuple(name for name in EVERY if DATASETS[name].kind == "network")
 PAIRED = tuple(name for name in EVERY if DATASETS[name].pairs)
 HANDLERS_ROWS = "handlers"
 STEPS_ROWS = "steps"
+SALIENCY = ("figure-3", "figure-5")  # the figures made of saliency maps
 PAIRS_DATASET = "bank"
 SCATTERED_MODEL = ("compas", "r2et")
+SCATTERED_MODELS = (
+    ("adult", "vanilla"),
+    ("adult", "est-h"),
+    ("adult", "r2et"),
+    ("compas", "r2et"),
+    ("mnist", "r2et"),
+    ("abide", "r2et"),
+    ("cnp", "r2et"),
+)
+"""The rows of Figure 4 from top to bottom; the last two data sets stand in for ADHD and BP."""
 CORRELATED_MODELS = tuple(
     (dataset, method)
-    for dataset in ("adult", "compas", "mnist", "abide")
+    for dataset in dict.fromkeys(dataset for dataset, _ in SCATTERED_MODELS)
     for method in ("vanilla", "est-h", "r2et")
 )
+"""Those of which the correlations are told, over all seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +107,11 @@ class Target:
     def is_table(self) -> bool:
         """Whether it is a table of numbers, published ones beside ours."""
         return bool(self.quantities)
+
+    def recipe_of(self, dataset: str) -> str:
+        """The name of the first recipe that it needs for a data set."""
+        needed = (need for need in self.needs if dataset in (need.datasets or self.datasets))
+        return next(needed).name
 
     def quantities_of(self, dataset: str) -> tuple[Quantity, ...]:
         """The quantities of a data set, k in their headings being what it is there."""
@@ -243,8 +260,8 @@ def _show_handlers(target: Target, rows: Sequence[Result], datasets: Sequence[st
         replace(
             handlers_grid(row.points, _title(target, dataset)),
             settings=(
-                f"Vanilla of recipe paper, seed 0, k = {row.k}, "
-                f"ε = {row.radii.attack:g}, {row.examples} test examples",
+                f"Vanilla of recipe paper, seed 0, k = {row.k}, {_budget(row)}, "
+                f"{row.examples} test examples",
             ),
         )
         for dataset in datasets
@@ -272,18 +289,19 @@ def _show_profile(target: Target, rows: Sequence[Result], datasets: Sequence[str
 def _show_maps(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
     return [
         replace(
-            maps_grid(rows, dataset, _title(target, dataset)),
-            settings=_told(rows, dataset, ["paper"]),
+            maps_grid(rows, dataset, _title(target, dataset), target.recipe_of(dataset)),
+            settings=_told(rows, dataset, [target.recipe_of(dataset)]),
         )
         for dataset in datasets
     ]
 
 
 def _show_pairs(target: Target, rows: Sequence[Result], datasets: Sequence[str]) -> list[Grid]:
+    by_pairs = [need.name for need in target.needs if need.by]
     return [
         replace(
             paired_grid(rows, dataset, _title(target, dataset)),
-            settings=_told(rows, dataset, ["paper-pairs"]),
+            settings=_told(rows, dataset, by_pairs),
         )
         for dataset in datasets
         if any(facing_of(row) is not None for row in rows if row.dataset == dataset)
@@ -519,19 +537,22 @@ TARGETS: dict[str, Target] = {
             name="figure-3",
             title="Figure 3",
             line="Saliency maps of one picture before and after ERAttack, every method, the top k "
-            "marked.",
-            needs=PAPER,
+            "marked: of MNIST 50, of CIFAR-10 100.",
+            needs=(
+                Need(recipe="paper", datasets=("mnist",)),
+                Need(recipe="paper-k100", datasets=("cifar10",)),
+            ),
             show=_show_maps,
             datasets=("mnist", "cifar10"),
         ),
         Target(
             name="figure-4",
             title="Figure 4",
-            line="Correlation of thickness and Hessian norm with the manipulation epoch, for "
-            "Vanilla, Est-H and R2ET.",
+            line="The manipulation epoch against thickness by adversarial samples, Hessian norm, "
+            "and thickness by the mean and the minimum of Gaussian samples.",
             needs=(Need(recipe="paper", methods=("est-h", "r2et")),),
             show=_show_correlations,
-            datasets=("adult", "compas", "mnist", "abide"),
+            datasets=tuple(dict.fromkeys(dataset for dataset, _ in SCATTERED_MODELS)),
         ),
         Target(
             name="figure-5",
@@ -549,13 +570,13 @@ TARGETS: dict[str, Target] = {
             "on Vanilla.",
             needs=(Need(recipe="paper", methods=()),),
             show=_show_handlers,
-            datasets=(*TABULAR, *NETWORKS),
+            datasets=(*TABULAR, *PAIRED),
             handlers=True,
         ),
         Target(
             name="figure-7",
             title="Figure 7",
-            line="P@k against clean AUC of all methods, with the Pareto front.",
+            line="P@k against clean and attacked AUC of all methods, with the Pareto front.",
             needs=PAPER,
             show=_show_places,
             datasets=(*TABULAR, *PAIRED),
@@ -566,13 +587,18 @@ TARGETS: dict[str, Target] = {
             line="Gradient magnitudes of Vanilla in falling order.",
             needs=(Need(recipe="paper", methods=()),),
             show=_show_profile,
+            datasets=EVERY,
         ),
         Target(
             name="figure-9",
             title="Figure 9",
             line="P@8 against the number k' of compared pairs, R2ET\\H with its anchor pairs and "
             "R2ET-mm\\H, on Bank.",
-            needs=(Need(recipe="paper-pairs", by="facing"), *PAPER),
+            needs=(
+                Need(recipe="paper-pairs", by="facing"),
+                Need(recipe="paper-pairs-q", by="facing"),
+                *PAPER,
+            ),
             show=_show_pairs,
             datasets=(PAIRS_DATASET,),
         ),

@@ -11,7 +11,17 @@ from r2et.experiments.runner import LABELS
 from reproduction.papers import HandlersResult, StepPoint, StepsResult
 from reproduction.targets import HANDLERS_ROWS, STEPS_ROWS, TABULAR
 
-FEATURES = {"adult": 28, "bank": 18, "compas": 16}
+FEATURES = {
+    "adult": 28,
+    "bank": 18,
+    "compas": 16,
+    "mnist": 784,
+    "cifar10": 1024,
+    "oct": 512,
+    "abide": 6670,
+    "cnp": 7750,
+}
+PLACES = 200  # of the scores of many features, evenly spread
 SCRATCH = (
     "linear",
     "vanilla",
@@ -57,7 +67,10 @@ def row_of(
     level = 1.0 if method == "linear" else 0.75 + 0.2 * draw.random()
     kept = level if kept is None else kept
     n, examples = FEATURES[dataset], 40
-    k = RECIPES.get(recipe, ((), 8))[1]
+    k = RECIPES.get(recipe, ((), 8))[1] if dataset in TABULAR else 50
+    kept_places = [round(at * (n - 1) / (PLACES - 1)) for at in range(PLACES)]
+    places = range(n) if n <= PLACES else kept_places
+    per_place = 0.83 if n <= PLACES else 0.99
     flips = [draw.randrange(1, 1002) for _ in range(examples)]
     table = {
         "key": f"{dataset}-{recipe}-{method}-{seed}-{chosen}",
@@ -118,21 +131,23 @@ def row_of(
             "mse_changed": 0.0,
             "strong_changed": 0.0,
             "er_pearson": 0.5,
+            "er_attacked_auc": 0.84 + 0.01 * kept,
             **measures,
         },
         "intervals": {"er_precision": [0.1, 0.2]},
         "series": {
             "curve": {"epsilon": [0.0, 1.0], "strong": [1.0, kept], "er": [1.0, kept]},
             "profile": {
-                "median": [0.83**place for place in range(n)],
-                "low": [0.8**place for place in range(n)],
-                "high": [0.9**place for place in range(n)],
+                "place": [] if n <= PLACES else [place + 1 for place in kept_places],
+                "median": [per_place**place for place in places],
+                "low": [0.96 * per_place**place for place in places],
+                "high": [1.04 * per_place**place for place in places],
             },
             "scatter": {
                 "first_flip": flips,
                 "thickness": [0.8 + 0.0002 * flip + 0.03 * draw.random() for flip in flips],
-                "gaussian_thickness": [0.9] * examples,
-                "least_gaussian_thickness": [0.8] * examples,
+                "gaussian_thickness": [0.9 + 0.0001 * flip for flip in flips],
+                "least_gaussian_thickness": [0.8 - 0.0001 * flip for flip in flips],
                 "hessian_norm": [5 * draw.random() for _ in flips],
                 "never_flipped": sum(flip > 1000 for flip in flips) / examples,
                 "last_step": 1000,
@@ -234,22 +249,33 @@ def steps_row_of(dataset: str) -> StepsResult:
     )
 
 
+OF_PAIRS = (
+    ("paper-pairs", "r2et-noh", {"pairs": "printed-anchor"}),
+    ("paper-pairs", "r2et-mm-noh", {}),
+    ("paper-pairs-q", "r2et-noh", {"pairs": "anchor"}),
+)
+
+
 def pairs_rows(seeds: int) -> list[Result]:
-    """The rows of figure 9: a row for each number of pairs, method and seed."""
+    """The rows of figure 9: a row for each number of pairs, method, form of pairs and seed."""
     rows = [
         row_of(
             method,
             seed,
             dataset="bank",
-            recipe="paper-pairs",
-            chosen={"facing": facing},
-            kept=0.8 + 0.02 * facing + 0.01 * seed,
+            recipe=recipe,
+            chosen={"facing": facing, **form},
+            kept=0.8 + 0.02 * facing + 0.01 * seed - 0.005 * (recipe == "paper-pairs-q"),
         )
         for facing in range(1, 9)
-        for method in ("r2et-noh", "r2et-mm-noh")
+        for recipe, method, form in OF_PAIRS
         for seed in range(seeds)
     ]
-    rows += [row_of("vanilla", seed, dataset="bank", recipe="paper-pairs") for seed in range(seeds)]
+    rows += [
+        row_of("vanilla", seed, dataset="bank", recipe=recipe)
+        for recipe in ("paper-pairs", "paper-pairs-q")
+        for seed in range(seeds)
+    ]
     return rows
 
 

@@ -147,10 +147,12 @@ def test_a_figure_shows_all_methods_side_by_side(kind: str) -> None:
 def test_the_figure_of_a_data_set_takes_the_first_example_of_the_first_seed() -> None:
     rows = [replace(each, dataset="mnist", recipe="paper") for each in rows_of("picture")]
     rows[1] = replace(rows[1], decisions=(made("picture", pairs=True, row=(9, 9)),))
-    found = saliency_figures([rows[0], replace(rows[0], label="Other"), rows[1]], ("mnist", "cnp"))
+    recipes = {"mnist": "paper", "cnp": "paper"}
+    found = saliency_figures([rows[0], replace(rows[0], label="Other"), rows[1]], recipes)
     assert list(found) == ["mnist"]
     assert found["mnist"].count("P@2") == 2  # another example is left out
-    assert saliency_figures(rows, ("adult",)) == {}
+    assert saliency_figures(rows, {"adult": "paper"}) == {}
+    assert saliency_figures(rows, {"mnist": "paper-k100"}) == {}, "rows of the other recipe"
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
-from made_results import all_rows, description, failed, pairs_rows, row_of
+from made_results import all_rows, description, failed, handlers_row_of, pairs_rows, row_of
 from r2et import cli
 from r2et.core.files import read_rows
 from r2et.core.settings import changed
@@ -30,11 +31,14 @@ from reproduction.contests import BEST_R2ET, BEST_RIVAL, contests
 from reproduction.departures import DEPARTURES, departures_page, thickness_picks
 from reproduction.difference_step import steps_row
 from reproduction.figure_numbers import (
+    CORRELATED,
     correlations,
     facing_of,
     paired_numbers,
     places,
     profile,
+    share_at,
+    signed,
 )
 from reproduction.figures import DRAWN, as_file, mark_of, pictures
 from reproduction.page import keep_rows, kept_rows, markdown, page, write_page
@@ -56,6 +60,8 @@ from reproduction.reproduce import (
     stripped,
 )
 from reproduction.targets import (
+    EVERY,
+    SCATTERED_MODELS,
     TABULAR,
     TARGETS,
     Need,
@@ -558,8 +564,8 @@ def test_a_figure_is_the_same_every_time(name: str, whole: Rows) -> None:
     first, second = (pictures(TARGETS[name], whole) for _ in range(2))
     assert first == second
     again = pictures(TARGETS[name], [stripped(row) for row in whole])
-    if name in ("figure-7", "figure-8", "figure-9"):
-        assert description(again[name]) == description(first[name]), "kept rows say the same"
+    for picture, svg in first.items():
+        assert description(again[picture]) == description(svg), "kept rows say the same"
 
 
 def test_the_front_has_the_methods_that_no_other_beats() -> None:
@@ -577,7 +583,7 @@ def test_the_front_has_the_methods_that_no_other_beats() -> None:
         assert found[method] is not beaten, method
     assert found["linear"] is False, "the control is not among those compared"
     said = description(pictures(TARGETS["figure-7"], rows)["figure-7"])
-    assert "adult, ERAttack: on the front Vanilla, WD, SP." in said
+    assert "adult, cAUC, ERAttack: on the front Vanilla, WD, SP." in said
 
 
 def test_variants_of_r2et_are_triangles() -> None:
@@ -605,18 +611,193 @@ def test_the_profile_is_the_mean_over_seeds() -> None:
     rows = [row_of("vanilla", seed) for seed in range(2)] + [row_of("sp", 0)]
     for number, median in enumerate(((1.0, 0.5, 0.2), (1.0, 0.7, 0.4))):
         rows[number] = replace(rows[number], series=Series(profile=Profile(median=median)))
-    assert profile(rows, "adult") == pytest.approx([1.0, 0.6, 0.3])
+    found = profile(rows, "adult")
+    assert found.median == pytest.approx([1.0, 0.6, 0.3])
+    assert found.place == (1, 2, 3), "places that a row does not name are all of them"
+    assert profile(rows, "bank") == Profile()
 
 
 def test_numbers_of_pairs_are_kept_apart() -> None:
     rows = pairs_rows(2)
     rows[0] = failed(rows[0])
     assert facing_of(rows[0]) == 1, "also of a seed that failed"
-    found = {(each.method, each.facing): each for each in paired_numbers(rows, "bank")}
-    assert len(found) == 16
-    assert found["r2et-noh", 3].ours == pytest.approx((0.86 + 0.87) / 2)
-    first = found["r2et-noh", 1]
+    found = {(each.label, each.facing): each for each in paired_numbers(rows, "bank")}
+    assert len(found) == 3 * 8
+    of_p, of_q = (f"R2ET\\H, anchor pairs of {paper}" for paper in "PQ")
+    assert found[of_p, 3].ours == pytest.approx((0.86 + 0.87) / 2)
+    assert found[of_q, 3].ours == pytest.approx((0.855 + 0.865) / 2), "forms stay apart"
+    assert {each.count for each in found.values()} == {1, 2}
+    first = found[of_p, 1]
     assert (first.count, first.failed, first.ours) == (1, 1, pytest.approx(0.83))
+
+
+def test_forms_of_pairs_have_curves_of_their_own() -> None:
+    said = description(pictures(TARGETS["figure-9"], pairs_rows(2))["figure-9"])
+    assert said.count("by k':") == 3
+    listed = ", ".join(f"{facing}: {80.5 + 2 * facing:.1f}" for facing in range(1, 9))
+    assert f"R2ET\\H, anchor pairs of P by k': {listed}." in said
+    assert f"R2ET-mm\\H by k': {listed}." in said
+    assert "anchor pairs of Q by k': 1: 82.0" in said
+    (grid,) = grids_of(TARGETS["figure-9"], pairs_rows(2))
+    assert [heading for heading in grid.headings if "ERAttack" in heading] == [
+        "R2ET-mm\\H: ERAttack ours",
+        "R2ET\\H, anchor pairs of Q: ERAttack ours",
+        "R2ET\\H, anchor pairs of P: ERAttack ours",
+    ]
+    assert grid.lines[0][1::3] == ("82.5 ± 0.7", "82.0 ± 0.7", "82.5 ± 0.7")
+    assert [told.split(",")[0] for told in grid.settings] == [
+        "recipe paper-pairs",
+        "recipe paper-pairs-q",
+    ]
+
+
+def seven_models() -> Rows:
+    return [
+        row_of(method, seed, dataset=dataset)
+        for dataset, method in SCATTERED_MODELS
+        for seed in range(2)
+    ]
+
+
+def test_the_manipulation_epoch_has_the_papers_panels() -> None:
+    assert (
+        ("adult", "vanilla"),
+        ("adult", "est-h"),
+        *((name, "r2et") for name in ("adult", "compas", "mnist", "abide", "cnp")),
+    ) == SCATTERED_MODELS
+    rows = seven_models()
+    drawn = pictures(TARGETS["figure-4"], rows)
+    assert list(drawn) == ["figure-4", "figure-4-seeds"]
+    said = description(drawn["figure-4"])
+    assert said.count("with the step of the first flip") == 7 * 4, "each panel once"
+    for row in rows[::2]:
+        assert f"{row.label} on {row.dataset}, seed 0: thickness, adversarial: " in said
+        for value in row.series.scatter.correlation.values():
+            assert f"Spearman {signed(value)} with" in said
+    for name in ("Hessian norm", "thickness, Gaussian mean", "thickness, Gaussian minimum"):
+        assert said.count(f" {name}: Spearman") == 7
+    # Every dot is a short stroke, M x y L x' y, in one of the 7 x 4 panels.
+    strokes = re.findall(r"M ([\d.]+) ([\d.]+) \nL ([\d.]+) ([\d.]+) \n", drawn["figure-4"])
+    short = [each for each in strokes if 0 < float(each[2]) - float(each[0]) < 0.5]
+    assert len([each for each in short if each[1] == each[3]]) == 7 * 4 * 40
+
+
+def test_rows_without_dots_show_the_correlations_over_the_seeds() -> None:
+    whole = seven_models()
+    bare = [replace(row, series=replace(row.series, scatter=replace(
+        row.series.scatter, **reproducing.WITHOUT_DOTS))) for row in whole]  # fmt: skip
+    said = description(pictures(TARGETS["figure-4"], bare)["figure-4"])
+    assert said.count("dots not kept in these rows") == 7 * 4
+    assert "with the step of the first flip" not in said
+    both = [row.series.scatter.correlation["hessian_norm"] for row in whole[:2]]
+    mean, sd = sum(both) / 2, abs(both[0] - both[1]) / 2**0.5
+    assert f"Hessian norm: Spearman {signed(mean, sd)} over 2 seeds, dots" in said
+    kept = [stripped(row).series.scatter for row in whole]
+    assert [bool(each.first_flip) for each in kept] == [True, False] * 7
+    assert all(len(getattr(each, name)) == 40 for each in kept[::2] for name in CORRELATED)
+    some = [row for row in bare if row.dataset != "compas"]
+    lone = row_of("r2et", 0, dataset="compas")
+    few = replace(lone.series.scatter, gaussian_thickness=(), least_gaussian_thickness=())
+    some.append(replace(lone, series=replace(lone.series, scatter=few)))
+    said = description(pictures(TARGETS["figure-4"], some)["figure-4"])
+    assert said.count("with the step of the first flip") == 2, "measures without dots stay text"
+    assert said.count("dots not kept in these rows") == 7 * 4 - 2
+
+
+def test_accuracy_under_attack_stands_beside_that_of_the_same_examples() -> None:
+    rows = [
+        row_of("vanilla", 0, kept=0.6, clean_auc=0.9, er_attacked_auc=0.8, before_auc=0.85),
+        row_of("wd", 0, kept=0.7, clean_auc=0.88, er_attacked_auc=0.82, before_auc=0.83),
+    ]
+    found = {each.method: each for each in places(rows, "adult", ER, auc="er_attacked_auc")}
+    assert (found["vanilla"].auc, found["vanilla"].before) == (0.8, 0.85)
+    assert (found["vanilla"].on_front, found["wd"].on_front) == (False, True)
+    (grid,) = grids_of(TARGETS["figure-7"], rows)
+    vanilla = next(line for line in grid.lines if line[0] == "Vanilla")
+    assert vanilla[1:7] == ("60.0", "0.9000", "front", "0.8000", "0.8500", "")
+    said = description(pictures(TARGETS["figure-7"], rows)["figure-7"])
+    assert "adult, cAUC, ERAttack: on the front Vanilla, WD." in said
+    assert "adult, aAUC, ERAttack: on the front WD." in said
+    assert "adult, cAUC, our strong attack: on the front Vanilla, WD." in said
+    for row in rows:
+        del row.measures["er_attacked_auc"], row.measures["before_auc"]
+    (grid,) = grids_of(TARGETS["figure-7"], rows)
+    assert next(line for line in grid.lines if line[0] == "Vanilla")[4:7] == ("–", "–", "")
+    assert "no AUC of attacked examples" in " ".join(grid.notes)
+    said = description(pictures(TARGETS["figure-7"], rows)["figure-7"])
+    assert "adult, aAUC, ERAttack: not in these rows." in said
+
+
+def test_the_strong_attack_of_one_method_leaves_the_others_clean_auc() -> None:
+    rows = [row_of("vanilla", 0, clean_auc=0.9), row_of("wd", 0, clean_auc=0.88)]
+    del rows[1].measures["strong_precision"]
+    (grid,) = grids_of(TARGETS["figure-7"], rows)
+    wd = next(line for line in grid.lines if line[0] == "WD")
+    assert (wd[2], wd[7], wd[8]) == ("0.8800", "–", "")
+
+
+def test_scores_of_many_features_are_a_curve() -> None:
+    rows = [row_of("vanilla", 0, dataset=name) for name in ("compas", "mnist", "abide")]
+    rows.append(replace(row_of("vanilla", 0, dataset="oct"), series=Series()))
+    kept = [stripped(row) for row in rows]
+    assert [len(row.series.profile.place) for row in kept] == [0, 200, 200, 0]
+    assert not any(row.series.profile.low for row in kept)
+    (grid,) = grids_of(TARGETS["figure-8"], kept)
+    lines = {line[0]: line[1:] for line in grid.lines}
+    assert lines["COMPAS"] == (
+        "16",
+        *(f"{0.83 ** (k - 1):.3f} → {0.83**k:.3f} (−17 %)" for k in (2, 5, 8)),
+    )
+    features, first, *_ = lines["MNIST 3/8 pairs"]
+    assert features == "784"
+    # Of those kept, 10 and 11 lie between places 9 and 13.
+    ninth, thirteenth = 0.99**8, 0.99**12
+    ten, eleven = 0.75 * ninth + 0.25 * thirteenth, (ninth + thirteenth) / 2
+    assert first == f"{ten:.3f} → {eleven:.3f} (−1 %)"
+    assert lines["ABIDE brain networks, age"] == ("6670", "–", "–", "–"), "34 places apart"
+    assert "retinal OCT (concepts)" not in lines
+    assert "retinal OCT (concepts) have kept no scores" in " ".join(grid.notes)
+    said = description(pictures(TARGETS["figure-8"], kept)["figure-8"])
+    assert [name for name in EVERY if f"{name}: gaps of" in said] == ["compas", "mnist", "abide"]
+    assert f"compas: gaps of {0.83 - 0.83**2:.3f} after place 2, " in said
+    assert said.count("after place 50") == 1
+    assert "abide: gaps of no place marked." in said
+
+
+def test_scores_between_kept_places_lie_on_a_line() -> None:
+    scores = Profile(place=(1, 5, 9, 13), median=(1.0, 0.6, 0.4, 0.3))
+    assert [share_at(scores, place) for place in (1, 5, 8, 10, 13)] == [
+        pytest.approx(share) for share in (1.0, 0.6, 0.45, 0.375, 0.3)
+    ]
+    assert share_at(scores, 14) is None, "beyond the last"
+    assert share_at(scores, 3) is None, "4 places apart are far where 3 of them are above"
+    assert share_at(Profile(), 1) is None
+
+
+def test_each_data_set_of_saliency_maps_has_its_recipe() -> None:
+    target = TARGETS["figure-3"]
+    assert (target.recipe_of("mnist"), target.recipe_of("cifar10")) == ("paper", "paper-k100")
+    rows = [
+        row_of("vanilla", 0, dataset="cifar10", recipe=name) for name in ("paper", "paper-k100")
+    ]
+    assert [bool(stripped(row).decisions) for row in rows] == [False, True]
+    assert stripped(row_of("vanilla", 1, dataset="cifar10", recipe="paper-k100")).decisions == ()
+    assert stripped(row_of("vanilla", 0, dataset="oct")).decisions == (), "no map of concepts"
+    (grid,) = grids_of(target, rows)
+    assert grid.lines == (("Vanilla", "100.0"),), "of the recipe's rows, once"
+    assert grid.settings[0].startswith("recipe paper-k100, ")
+
+
+def test_ways_to_keep_predictions_are_compared_on_pairs_of_pictures_too() -> None:
+    target = TARGETS["figure-6"]
+    assert target.datasets == ("adult", "bank", "compas", "mnist", "abide", "cnp")
+    row = replace(
+        handlers_row_of("mnist"), k=50, examples=64, radii=Radii(attack=5 / 255, norm="linf")
+    )
+    (grid,) = grids_of(target, [row])
+    assert "no number changed by more than 5/255 in total, 64 test examples" in grid.settings[0]
+    assert list(pictures(target, [row])) == ["figure-6-mnist"]
+    assert load_recipe("paper", "mnist").evaluation.singles, "the pair and both of its pictures"
 
 
 def test_a_picture_without_a_size_is_refused() -> None:
@@ -663,7 +844,8 @@ def test_kept_rows_are_replaced_one_by_one(tmp_path: Path, whole: Rows) -> None:
     assert len(found) == len(whole)
     assert [row for row in found if row.key == newer.key] == [stripped(newer)]
     facing = [row for row in found if row.recipe == "paper-pairs"]
-    assert len(facing) == len(pairs_rows(3)), "rows of several numbers of pairs stay apart"
+    own = [row for row in pairs_rows(3) if row.recipe == "paper-pairs"]
+    assert len(facing) == len(own), "rows of several numbers of pairs stay apart"
 
 
 def test_the_same_rows_in_any_order_make_the_same_files(tmp_path: Path, whole: Rows) -> None:
@@ -684,7 +866,7 @@ def test_the_page_has_every_target_and_its_pictures(tmp_path: Path, whole: Rows)
         if line.startswith("!["):
             path = line.partition("](")[2].removesuffix(")")
             assert_a_picture((tmp_path / path).read_text(encoding="utf-8"))
-    assert written.count("![") == 8
+    assert written.count("![") == 9
     widths = [line.count("|") - line.count("\\|") for line in written.splitlines()]
     assert 0 not in {width for width in widths if width > 1}
     assert "**Against the paper**" in written
@@ -703,7 +885,9 @@ def test_the_page_of_no_rows_says_so(tmp_path: Path) -> None:
 def test_a_figure_without_its_model_is_not_there_yet() -> None:
     rows = [row_of("vanilla", 0, dataset="compas"), failed(row_of("r2et", 0, dataset="compas"))]
     assert grids_of(TARGETS["figure-2"], rows) == []
-    assert page(rows, "x")[1].keys() == {"figure-4.svg", "figure-7.svg", "figure-8.svg"}
+    assert page(rows, "x")[1].keys() == {
+        f"figure-{name}.svg" for name in ("4", "4-seeds", "7", "8")
+    }
 
 
 def test_the_committed_page_is_the_one_its_rows_make(tmp_path: Path) -> None:
@@ -774,6 +958,17 @@ def test_a_file_may_build_on_another_recipe(tmp_path: Path) -> None:
     )
     path.write_text("base = 3\n")
     assert "got 3" in refusal(lambda: load_recipe(str(path), "bank"))
+
+
+def test_anchors_of_both_papers_are_compared_alike() -> None:
+    printed, forerunner = (load_recipe(name, "bank") for name in ("paper-pairs", "paper-pairs-q"))
+    assert [plan.name for plan in forerunner.methods] == ["vanilla", "r2et-noh"]
+    assert replace(forerunner, name=printed.name, line=printed.line, methods=printed.methods) == (
+        printed
+    )
+    for theirs, ours in zip(printed.methods[1].grid, forerunner.methods[1].grid, strict=True):
+        assert theirs == {**ours, "pairs": "printed-anchor"}
+        assert ours["pairs"] == "anchor"
 
 
 def test_a_recipe_is_split_by_the_values_of_a_setting() -> None:
@@ -1041,8 +1236,7 @@ def test_mistakes_are_refused_in_one_sentence(arguments: list[str], said: str) -
 def test_a_figure_shows_only_data_sets_that_it_is_about() -> None:
     own = row_of("vanilla", 0, dataset="compas")
     rows = [own, replace(own, dataset="mnist")]
-    about = TARGETS["figure-8"]
-    assert "mnist" not in about.datasets
+    about = replace(TARGETS["figure-8"], datasets=TABULAR)
     assert pictures(about, rows) == pictures(about, rows[:1])
 
 
