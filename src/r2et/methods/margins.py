@@ -10,6 +10,7 @@ from r2et.core.ranking import check_k, facing_count, facing_margin, order, top_m
 
 Pairs = Literal["all", "facing", "anchor"]
 Gap = Literal["plain", "exponential", "normalised"]
+PAIRS, GAPS = get_args(Pairs), get_args(Gap)
 
 
 def unit_length(saliency: Tensor) -> Tensor:
@@ -23,10 +24,9 @@ def unit_length(saliency: Tensor) -> Tensor:
 
 def check_choices(pairs: str, gap: str) -> None:
     """Refuse forms of the gap that do not exist."""
-    if gap not in get_args(Gap) or pairs not in get_args(Pairs):
+    if gap not in GAPS or pairs not in PAIRS:
         raise ValueError(
-            f"gap must be one of {get_args(Gap)} and pairs one of {get_args(Pairs)}, "
-            f"got {gap!r} and {pairs!r}."
+            f"gap must be one of {GAPS} and pairs one of {PAIRS}, got {gap!r} and {pairs!r}."
         )
 
 
