@@ -148,5 +148,7 @@ def r2et(
     if softplus < 0:
         raise ValueError(f"R2ET needs softplus >= 0, the sharpness of the units, got {softplus}.")
     return Method(
-        prepare=SoftplusUnits(rho=softplus) if softplus else None, penalties=tuple(penalties)
+        prepare=SoftplusUnits(rho=softplus) if softplus else None,
+        penalties=tuple(penalties),
+        by_gradient=True,
     )
