@@ -19,6 +19,7 @@ from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.rng import noise_like, stream
+from r2et.core.rows import RowTrace
 
 Quantity = Literal["probability", "logit", "margin", "loss"]
 Form = Literal["absolute", "signed", "normalised"]
@@ -138,8 +139,14 @@ def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     """Logarithm of p / (1 - p) for class y, exact however sure the model is: (B,)."""
     logits = class_logits(logits)
     if logits.shape[-1] == 2:
-        return (logits[:, 1] - logits[:, 0]) * (2 * y - 1)
+        # One product and one sum: two columns taken out would have to be put back in every slope.
+        return (logits * _signs(logits, y)).sum(-1)
     return logit(logits, y) - _others(logits, y).logsumexp(-1)
+
+
+def _signs(logits: Tensor, y: Tensor) -> Tensor:
+    """1 for class y of two, -1 for the other: (B, 2)."""
+    return torch.ones_like(logits).scatter_(-1, 1 - y[:, None], -1.0)
 
 
 def logit(logits: Tensor, y: Tensor) -> Tensor:
@@ -182,12 +189,30 @@ def input_gradient_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "prob
         gradient = gradient_of(score, x, create_graph=recording)
     if of not in ("probability", "loss"):
         return gradient
+    return _by_steepness(score, gradient, of)
+
+
+def input_gradient_along(way: RowTrace, y: Tensor) -> Tensor:
+    """Gradient of the probability of class y by what passed through a row of layers: (B, d).
+
+    What `input_gradient_of` says, as a product of weights and slopes of kinks.
+    """
+    if way.logits.shape[-1] == 2:
+        signs = _signs(way.logits, y)
+        return _by_steepness((way.logits * signs).sum(-1), way.back(signs))
+    shares = _others(way.logits, y).softmax(-1)
+    slope = (-shares).scatter(-1, y[:, None], 1.0)
+    return _by_steepness(log_odds(way.logits, y), way.back(slope))
+
+
+def _by_steepness(score: Tensor, gradient: Tensor, of: Quantity = "probability") -> Tensor:
+    """Gradient of the probability or the loss of a class, of that of its log-odds: like it."""
     steepness = torch.sigmoid(-score)
     if of == "probability":
         steepness = torch.sigmoid(score) * steepness
     # A floor with room below it: where even p (1 - p) underflows, the ranking is kept.
     steepness = steepness.clamp_min(torch.finfo(score.dtype).tiny ** 0.8)
-    return by_example(steepness if of == "probability" else -steepness, x) * gradient
+    return by_example(steepness if of == "probability" else -steepness, gradient) * gradient
 
 
 def input_gradient(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:

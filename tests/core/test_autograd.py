@@ -578,6 +578,7 @@ def test_layers_that_learn_or_draw_are_frozen(layer: nn.Module) -> None:
 def test_layers_that_do_neither_are_left_in_their_mode() -> None:
     # Whoever shares a forward pass with the training loss asks which layers had to be switched.
     plain = nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(), SoftLeaky(2.0), nn.LSTM(4, 4))
+    plain.append(nn.MultiheadAttention(4, 2))
     assert frozen_kinds(plain) == set()
     assert frozen_kinds(mixing_mlp()) == {"BatchNorm1d", "Dropout"}
 

@@ -198,3 +198,12 @@ def test_the_top_k_of_rows_that_are_no_numbers_are_those_of_the_order() -> None:
         assert torch.equal(top_k_mask(rows, k), slow)
         for row, expected in zip(rows, slow, strict=True):
             assert torch.equal(top_k_mask(row, k), expected)
+
+
+def test_a_row_with_too_few_does_not_make_up_for_one_with_too_many() -> None:
+    # At k = 2 NaN leaves one score within the first row, and a tie three within the second.
+    rows = torch.tensor([[torch.nan, 3.0, 2.0, 1.0], [3.0, 2.0, 2.0, 1.0]])
+    slow = torch.zeros_like(rows, dtype=torch.bool).scatter(-1, order(rows)[:, :2], True)
+    assert slow.sum(-1).tolist() == [2, 2]
+    assert torch.equal(top_k_mask(rows, 2), slow)
+    assert top_k_mask(rows[:0], 2).shape == (0, 4)

@@ -87,21 +87,20 @@ def top_k_mask(saliency: Tensor, k: int) -> Tensor:
     check_k(k, saliency.shape[-1])
     # To know the k-th value takes less than to sort; only where others equal it, or where values
     # are no numbers, does it take the order to tell which are in.
-    top = saliency >= _least_of_top(saliency, k)
-    if bool((top.sum(-1) == k).all()):
-        return top
-    mask = torch.zeros_like(saliency, dtype=torch.bool)
-    return mask.scatter(-1, order(saliency)[..., :k], True)
-
-
-def _least_of_top(saliency: Tensor, k: int) -> Tensor:
-    """The k-th largest score of each row: (B, 1)."""
     if on_cpu(saliency):
         # NumPy finds it at a cost that does not grow with k, several times faster than torch.
-        place = saliency.shape[-1] - k
-        parted = np.partition(saliency.detach().numpy(), place, axis=-1)
-        return torch.from_numpy(parted[..., place : place + 1])
-    return saliency.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+        scores, place = saliency.detach().numpy(), saliency.shape[-1] - k
+        within = scores >= np.partition(scores, place, axis=-1)[..., place : place + 1]
+        # Of numbers no row has fewer than k within: together they have as many iff each has k.
+        certain = np.count_nonzero(within) * scores.shape[-1] == k * scores.size
+        if certain and not np.isnan(scores.max(initial=-np.inf)):
+            return torch.from_numpy(within)
+    else:
+        top = saliency >= saliency.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+        if bool((top.sum(-1) == k).all()):
+            return top
+    mask = torch.zeros_like(saliency, dtype=torch.bool)
+    return mask.scatter(-1, order(saliency)[..., :k], True)
 
 
 def precision_at_k(before: Tensor, after: Tensor, k: int) -> Tensor:

@@ -69,6 +69,7 @@ def estimated_hessian(
     return replace(
         _penalised("curvature", curvature, estimated_bend(kappa, explain, bend, share)),
         prepare=SoftplusUnits(rho=softplus) if softplus else None,
+        by_gradient=True,
     )
 
 

@@ -11,6 +11,7 @@ from r2et.core.ranking import check_k, facing_count, facing_margin, order, top_m
 Pairs = Literal["all", "facing", "anchor", "printed-anchor"]
 Over = Literal["mean", "sum"]
 Gap = Literal["plain", "exponential", "normalised"]
+PAIRS, GAPS, OVER = get_args(Pairs), get_args(Gap), get_args(Over)
 
 
 def unit_length(saliency: Tensor) -> Tensor:
@@ -24,10 +25,10 @@ def unit_length(saliency: Tensor) -> Tensor:
 
 def check_choices(pairs: str, gap: str, over: str = "mean") -> None:
     """Refuse forms of the gap that do not exist."""
-    if gap not in get_args(Gap) or pairs not in get_args(Pairs) or over not in get_args(Over):
+    if gap not in GAPS or pairs not in PAIRS or over not in OVER:
         raise ValueError(
-            f"gap must be one of {get_args(Gap)}, pairs one of {get_args(Pairs)} and over one of "
-            f"{get_args(Over)}, got {gap!r}, {pairs!r} and {over!r}."
+            f"gap must be one of {GAPS}, pairs one of {PAIRS} and over one of {OVER}, got {gap!r}, "
+            f"{pairs!r} and {over!r}."
         )
 
 

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from r2et.core.autograd import estimated_curvature, eval_mode, gradient_of
 from r2et.core.geometry import by_example
 from r2et.core.naming import keyword_defaults, nearest
+from r2et.core.rows import RowTrace, row_trace
 from r2et.explainers import (
     Explainer,
     check_logits,
     gradient,
     input_gradient,
+    input_gradient_along,
     input_gradient_of,
     log_odds,
     logits_of,
@@ -36,6 +38,7 @@ class BatchContext:
 
     `logits` are computed from x, with a graph, unless given; y is the predicted class, the one
     explained. `draw(x)` gives standard normal numbers shaped like x: all randomness comes from it.
+    `way` tells how x passed through a row of layers to given logits, where that is known.
     """
 
     def __init__(
@@ -44,8 +47,9 @@ class BatchContext:
         x: Tensor,
         logits: Tensor | None = None,
         draw: Draw = torch.randn_like,
+        way: RowTrace | None = None,
     ) -> None:
-        self.model, self.x, self.draw = model, x, draw
+        self.model, self.x, self.draw, self.way = model, x, draw, way
         if logits is not None:
             self.logits = logits
 
@@ -67,6 +71,8 @@ class BatchContext:
     @cached_property
     def input_gradient(self) -> Tensor:
         """Gradient of the predicted probability, differentiable: like x."""
+        if self.way is not None:
+            return input_gradient_along(self.way, self.y)
         return input_gradient_of(self.logits, self.x, self.y)
 
     def saliency(self, explain: Explainer | None) -> Tensor:
@@ -87,7 +93,8 @@ class Method:
     `prepare` changes the model before training, `perturb` gives the inputs that each batch is
     trained on instead of its own, `penalties` are added to the loss as (name, weight, penalty),
     each penalty one number for each example. Penalties that never differentiate the logits of a
-    `BatchContext` by x say so by `by_input` = False, and training is spared that derivative.
+    `BatchContext` by x say so by `by_input` = False, and training is spared that derivative; those
+    that do so only by its `input_gradient` by `by_gradient` = True, which spares it in rows.
     """
 
     prepare: Callable[[nn.Module], nn.Module] | None = None
@@ -95,6 +102,7 @@ class Method:
     penalties: tuple[tuple[str, float, Penalty], ...] = ()
     weight_decay: float = 0.0
     by_input: bool = True
+    by_gradient: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +217,14 @@ def ranking_by(
 
 
 Bend = Literal["gradient", "explanation"]
+Some = Callable[[Tensor], Tensor]
+"""Some of the rows of a batch, of whichever tensor has one for each example."""
+
+
+def _gradient_beside(model: nn.Module, at: Tensor, y: Tensor) -> Tensor:
+    """What `input_gradient` says, along the way through a row where there is one: like `at`."""
+    way = row_trace(model, at)
+    return input_gradient(model, at, y) if way is None else input_gradient_along(way, y)
 
 
 def estimated_bend(
@@ -224,30 +240,32 @@ def estimated_bend(
     examples, which a shuffle has made random ones, count for as much more.
     """
 
-    def of_gradient(batch: BatchContext, some: slice) -> Tensor:
-        y = batch.y[some]
+    def of_gradient(batch: BatchContext, some: Some) -> Tensor:
+        y = some(batch.y)
         return estimated_curvature(
-            lambda at: input_gradient(batch.model, at, y),
-            batch.x[some],
-            batch.input_gradient[some],
+            lambda at: _gradient_beside(batch.model, at, y),
+            some(batch.x),
+            some(batch.input_gradient),
             kappa,
         )
 
-    def of_explanation(batch: BatchContext, some: slice) -> Tensor:
+    def of_explanation(batch: BatchContext, some: Some) -> Tensor:
         assert explain is not None
-        y = batch.y[some]
+        y = some(batch.y)
         return estimated_curvature(
             lambda at: explain(batch.model, at, y),
-            batch.x[some],
-            batch.saliency(explain)[some],
+            some(batch.x),
+            some(batch.saliency(explain)),
             kappa,
-            along=batch.input_gradient[some],
+            along=some(batch.input_gradient),
         )
 
     def of_share(batch: BatchContext) -> Tensor:
         whole = len(batch.x)
         few = max(1, round(share * whole))
-        bent = of_bend(batch, slice(few))
+        if few == whole:
+            return of_bend(batch, lambda rows: rows)
+        bent = of_bend(batch, lambda rows: rows[:few])
         return torch.cat([bent * (whole / few), bent.new_zeros(whole - few)])
 
     if not 0 < share <= 1:

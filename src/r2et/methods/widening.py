@@ -166,4 +166,4 @@ def r2et(
             f"{softplus} and {pooling}."
         )
     smooth = SoftplusUnits(rho=softplus, pooling=pooling) if softplus or pooling else None
-    return Method(prepare=smooth, penalties=tuple(penalties))
+    return Method(prepare=smooth, penalties=tuple(penalties), by_gradient=True)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from r2et.core.autograd import PLAIN_ATTENTION, eval_mode
 from r2et.core.inputs import Joined
+from r2et.core.rows import RowTrace, is_row, row_trace
 from r2et.explainers import check_classes, check_logits, check_targets, logits_of
 from r2et.methods.method import BatchContext, Draw, Method
 
@@ -73,13 +74,24 @@ class Objective(nn.Module):
         with PLAIN_ATTENTION:
             if self.method.perturb is not None:
                 x = self.method.perturb(BatchContext(self.model, x, draw=self.draw)).detach()
-            if self.method.penalties and self.method.by_input and not x.requires_grad:
+            if self._differentiates(x):
                 x = x.detach().requires_grad_()
-            logits = logits_of(self.model, x)
+            logits, way = self._passed(x)
             parts = {CLASSIFICATION: self._classified(logits, y)}
             if self.method.penalties:
-                parts |= self._penalties(x, logits)
+                parts |= self._penalties(x, logits, way)
         return parts
+
+    def _differentiates(self, x: Tensor) -> bool:
+        """Whether logits must be recorded from x on, because penalties differentiate them by it."""
+        if not self.method.penalties or not self.method.by_input or x.requires_grad:
+            return False
+        return not (self.method.by_gradient and is_row(self.model, x))
+
+    def _passed(self, x: Tensor) -> tuple[Tensor, RowTrace | None]:
+        """One logit for each class, (B, C), and the way there, where it is known."""
+        way = row_trace(self.model, x) if self.method.penalties else None
+        return (logits_of(self.model, x), None) if way is None else (way.logits, way)
 
     def _classified(self, logits: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy of each example: (B,)."""
@@ -87,15 +99,15 @@ class Objective(nn.Module):
         check_classes(y, logits.shape[1])
         return F.cross_entropy(logits, y, reduction="none")
 
-    def _penalties(self, x: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    def _penalties(self, x: Tensor, logits: Tensor, way: RowTrace | None) -> dict[str, Tensor]:
         """Each penalty of each example, not yet weighted: (B,) each."""
         with eval_mode(self.model) as switched:
             if switched or not torch.is_grad_enabled():
                 # Logits of batch statistics are good for the loss only: examples mix in them,
                 # and the class they favour need not be the one the model will predict.
                 with torch.enable_grad():
-                    logits = logits_of(self.model, x)
-            batch = BatchContext(self.model, x, logits, self.draw)
+                    logits, way = self._passed(x)
+            batch = BatchContext(self.model, x, logits, self.draw, way)
             found = {name: penalty(batch) for name, _, penalty in self.method.penalties}
         if not self._followed and torch.is_grad_enabled():
             for name, weight, _ in self.method.penalties:
