@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test slow bench imports strength exchange cheaper certificates soundness stream fuzz \
-	results pictures docs wheel lint clean
+	mutants results pictures docs wheel lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -59,6 +59,9 @@ stream: $(VENV)/.usable
 
 fuzz: $(VENV)/.testable
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py $(ARGS)
+
+mutants: $(VENV)/.testable
+	OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py $(ARGS)
 
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null
