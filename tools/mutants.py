@@ -1,9 +1,10 @@
 """Whether the tests notice a wrong formula: `make mutants` (ARGS="--only thickness --jobs 2").
 
 tools/mutations/*.toml lists small errors, each a piece of a source file and what stands in its
-place. One after another is put into a copy of the repository, where the tests named for it run
-until one of them fails: then the error is killed. Prints by whom, or that it SURVIVED and why that
-is no harm. Ends with 1 if fewer than 95 % are killed or a survivor has no reason.
+place. One after another is put into a copy of the repository, where the tests named for it run,
+the quickest first, until one of them fails: then the error is killed. Prints by whom, or that it
+SURVIVED and why that is no harm. Ends with 1 if fewer than 95 % are killed or a survivor has no
+reason.
 
 What is listed never touches the working tree: an interrupted run leaves nothing behind.
 """
@@ -12,6 +13,7 @@ import argparse
 import compileall
 import contextlib
 import importlib
+import json
 import os
 import py_compile
 import shutil
@@ -21,9 +23,10 @@ import tempfile
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LISTS = ROOT / "tools" / "mutations"
@@ -105,26 +108,31 @@ def copies(count: int) -> Iterator[list[Path]]:
 
 
 class Watch:
-    """Remembers the first test that failed and how long each file took."""
+    """Remembers the first test that failed and how long each took; runs the quickest first."""
 
-    def __init__(self) -> None:
-        self.failed = ""
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self.failed, self.known, self.seconds = "", seconds, dict[str, float]()
 
-    def pytest_runtest_logreport(self, report: object) -> None:
-        """A test has ended."""
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Order the tests by what they took without a mutation."""
+        items.sort(key=lambda item: self.known.get(item.nodeid, 0.0))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """A part of a test has ended."""
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         self._note(report)
 
-    def pytest_collectreport(self, report: object) -> None:
+    def pytest_collectreport(self, report: Any) -> None:
         """A file was read."""
         self._note(report)
 
-    def _note(self, report: object) -> None:
-        if report.failed and not self.failed:  # type: ignore[attr-defined]
-            self.failed = report.nodeid  # type: ignore[attr-defined]
+    def _note(self, report: Any) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
 
 
-def run_tests(copy: Path, tests: Sequence[str], report: Path) -> int:
-    """What pytest says of some tests, in this process; `report` gets the first that failed."""
+def run_tests(copy: Path, tests: Sequence[str], known: Mapping[str, float], report: Path) -> int:
+    """What pytest says of some tests, in this process; `report` gets what a `Watch` saw."""
     import hypothesis
     import pytest
     import torch
@@ -139,7 +147,7 @@ def run_tests(copy: Path, tests: Sequence[str], report: Path) -> int:
     os.chdir(copy)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(copy / "src"), str(copy)])
     sys.path[:0] = [str(copy / "src"), str(copy)]
-    watch = Watch()
+    watch = Watch(known)
     words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     # What was imported before cannot be rewritten by pytest any more, nor need it be.
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
@@ -148,7 +156,8 @@ def run_tests(copy: Path, tests: Sequence[str], report: Path) -> int:
     if not str(Path(origin).resolve()).startswith(str(copy.resolve())):
         print(f"r2et was imported from {origin}, not from the copy.")
         return 99
-    report.write_text(watch.failed, encoding="utf-8")
+    told = {"failed": watch.failed, "seconds": watch.seconds}
+    report.write_text(json.dumps(told), encoding="utf-8")
     return code
 
 
@@ -156,18 +165,23 @@ def run_tests(copy: Path, tests: Sequence[str], report: Path) -> int:
 class Run:
     """Tests at work in a copy: a process of their own, ended when it takes too long."""
 
-    mutation: Mutation | None
-    tests: Sequence[str]
     copy: Path
     most: float
+    mutation: Mutation | None = None
+    tests: Sequence[str] = ()
+    """Those of the mutation unless given."""
+    known: Mapping[str, float] = field(default_factory=dict)
+    """What each test takes without a mutation."""
     pid: int = 0
     begun: float = field(default_factory=time.monotonic)
     failed: str = ""
     code: int | None = None
     seconds: float = 0.0
+    tests_took: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin."""
+        self.tests = self.tests or (self.mutation.tests if self.mutation else ())
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid:
@@ -175,12 +189,13 @@ class Run:
         code = 98
         try:
             os.setpgid(0, 0)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             said = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(said, 1)
             os.dup2(said, 2)
             sys.dont_write_bytecode = self.mutation is not None
             self._report.unlink(missing_ok=True)
-            code = run_tests(self.copy, self.tests, self._report)
+            code = run_tests(self.copy, self.tests, self.known, self._report)
         except BaseException:  # whatever it is, this process must not go on as its parent
             traceback.print_exc()
         sys.stdout.flush()
@@ -193,7 +208,7 @@ class Run:
 
     @property
     def _report(self) -> Path:
-        return self.copy / "failed.txt"
+        return self.copy / "report.json"
 
     def ended(self) -> bool:
         """Whether it is over, by itself or for want of time."""
@@ -203,17 +218,23 @@ class Run:
             return False
         self.seconds = time.monotonic() - self.begun
         if not done:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            self.end()
             self.code, self.failed = 1, f"no end in {self.most:.0f} s"
             return True
         self.code = os.waitstatus_to_exitcode(status)
         if self._report.exists():
-            self.failed = self._report.read_text(encoding="utf-8")
+            told = json.loads(self._report.read_text(encoding="utf-8"))
+            self.failed, self.tests_took = told["failed"], told["seconds"]
         if self.code < 0 and not self.failed:
             self.failed = f"signal {-self.code}"
         return True
+
+    def end(self) -> None:
+        """End it now, with all processes that it began."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
 
     @property
     def killed(self) -> bool:
@@ -227,7 +248,7 @@ class Run:
 def judged(
     mutations: Sequence[Mutation],
     trees: Sequence[Path],
-    most: Callable[[Mutation], float],
+    clean: Mapping[tuple[str, ...], Run],
     show: Callable[[Run], None],
 ) -> list[Run]:
     """A run of each mutation, as many at a time as there are copies."""
@@ -236,15 +257,12 @@ def judged(
     while waiting or working:
         while waiting and free:
             mutation, copy = waiting.pop(0), free.pop()
-            target = copy / mutation.path
-            target.write_text(
-                mutated((ROOT / mutation.path).read_text(encoding="utf-8"), mutation),
-                encoding="utf-8",
-            )
-            run = Run(mutation=mutation, tests=mutation.tests, copy=copy, most=most(mutation))
-            working.append(run)
-        time.sleep(0.02)
-        for run in [each for each in working if each.ended()]:
+            text = (ROOT / mutation.path).read_text(encoding="utf-8")
+            (copy / mutation.path).write_text(mutated(text, mutation), encoding="utf-8")
+            before = clean[mutation.tests]
+            most = SECONDS + TIMES * before.seconds
+            working.append(Run(mutation=mutation, copy=copy, most=most, known=before.tests_took))
+        for run in awaited(working):
             assert run.mutation is not None
             working.remove(run)
             show(run)
@@ -254,16 +272,27 @@ def judged(
     return done
 
 
-def clean_seconds(mutations: Sequence[Mutation], copy: Path) -> dict[tuple[str, ...], float]:
-    """How long the tests of each mutation take without it; refused if they do not pass then."""
-    found: dict[tuple[str, ...], float] = {}
-    for tests in dict.fromkeys(mutation.tests for mutation in mutations):
-        run = Run(mutation=None, tests=tests, copy=copy, most=3600.0)
-        while not run.ended():
+def awaited(working: Sequence[Run]) -> list[Run]:
+    """Those runs that have ended, one at least; all are ended where waiting is interrupted."""
+    try:
+        while not (over := [run for run in working if run.ended()]):
             time.sleep(0.02)
+    except BaseException:
+        for run in working:
+            run.end()
+        raise
+    return over
+
+
+def clean_runs(mutations: Sequence[Mutation], copy: Path) -> dict[tuple[str, ...], Run]:
+    """The tests of each mutation, run without it; refused if they do not pass then."""
+    found: dict[tuple[str, ...], Run] = {}
+    for tests in dict.fromkeys(mutation.tests for mutation in mutations):
+        run = Run(tests=tests, copy=copy, most=3600.0)
+        awaited([run])
         if run.killed:
             raise RuntimeError(f"without any mutation {run.failed} fails: mend it first.")
-        found[tests] = run.seconds
+        found[tests] = run
     return found
 
 
@@ -322,15 +351,15 @@ def main(words: Sequence[str] | None = None) -> int:
     for mutation in chosen:
         mutated((ROOT / mutation.path).read_text(encoding="utf-8"), mutation)
     os.environ["OMP_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an interrupt: what is open is shut
     for name in HEAVY:
         importlib.import_module(name)
     with copies(given.jobs) as trees:
         begun = time.monotonic()
-        clean = clean_seconds(chosen, trees[0])
-        print(f"{len(clean)} sets of tests pass without mutation in {sum(clean.values()):.0f} s.")
-        runs = judged(
-            chosen, trees, lambda each: SECONDS + TIMES * clean[each.tests], show=print_run
-        )
+        clean = clean_runs(chosen, trees[0])
+        took = sum(run.seconds for run in clean.values())
+        print(f"{len(clean)} sets of tests pass without mutation in {took:.0f} s.", flush=True)
+        runs = judged(chosen, trees, clean, show=print_run)
         good = passed(runs)
         print(f"{time.monotonic() - begun:.0f} s with {given.jobs} at a time.")
     return 0 if good else 1
