@@ -111,7 +111,7 @@ def pictures(bounds: tuple[float, float] = (0.0, 1.0), *, pairs: bool = False) -
 
     def divide(labels: Tensor, seed: int) -> dict[str, Tensor]:
         parts = torch.arange(24).chunk(3)
-        rows = [torch.stack([part, part.flip(0)], 1) if pairs else part for part in parts]
+        rows = [torch.stack([part, part.roll(1)], 1) if pairs else part for part in parts]
         return dict(zip(("train", "valid", "test"), rows, strict=True))
 
     return Dataset(
