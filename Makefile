@@ -63,6 +63,9 @@ stream: $(VENV)/.usable
 fuzz: $(VENV)/.testable
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py $(ARGS)
 
+mutants: $(VENV)/.testable
+	OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py $(ARGS)
+
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null
 

@@ -20,6 +20,7 @@ from r2et.core.rng import stream
 from r2et.explainers import (
     BYTES_AT_ONCE,
     EXPLAINERS,
+    Activations,
     Form,
     Gradient,
     GradientTimesInput,
@@ -28,11 +29,13 @@ from r2et.explainers import (
     Quantity,
     SmoothGrad,
     check_inputs,
+    check_predicted,
     gradient,
     input_gradient,
     log_odds,
     margin,
     predicted,
+    two_logits,
 )
 from r2et.metrics.sensitivity import off_data_share
 from refusals import refusal
@@ -533,6 +536,44 @@ def test_a_sure_models_explanation_has_finite_slopes() -> None:
         found = Gradient(form=form)(model, x, predicted(model, x))
         slopes = torch.autograd.grad(found.sum(), [x, *model.parameters()], allow_unused=True)
         assert all(part.isfinite().all() for part in slopes if part is not None)
+
+
+def test_one_output_is_shared_by_two_classes() -> None:
+    # Log-odds z are the logits -z/2 and z/2: z apart, and neither of them without a slope.
+    z = torch.tensor([3.0, -1.0], dtype=torch.float64)
+    for shape in (z, z[:, None]):
+        assert two_logits(shape).tolist() == [[-1.5, 1.5], [0.5, -0.5]]
+        assert log_odds(shape, ones(2)).tolist() == [3.0, -1.0]
+        assert log_odds(shape, 1 - ones(2)).tolist() == [-3.0, 1.0]
+        assert margin(shape, ones(2)).tolist() == [3.0, -1.0]
+
+
+def test_a_margin_is_over_the_largest_other() -> None:
+    logits = torch.tensor([[1.0, 5.0, 2.0], [4.0, 1.0, 3.0]], dtype=torch.float64)
+    assert margin(logits, torch.tensor([1, 1])).tolist() == [3.0, -3.0]
+    assert margin(logits, torch.tensor([2, 0])).tolist() == [-3.0, 1.0]
+
+
+def test_classes_that_rounding_alone_could_decide_are_accepted() -> None:
+    # Logits 1 and 1 + d: y = 0 is not what is predicted, but d is within the square root of what a
+    # number can tell apart; a larger one is refused.
+    x = torch.ones(2, 1, dtype=torch.float64)
+    for apart, accepted in ((0.0, True), (1e-9, True), (1e-6, False)):
+        model = nn.Linear(1, 2, bias=False).double()
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[1.0], [1.0 + apart]]))
+        if accepted:
+            check_predicted(model, x, torch.zeros(2).long(), 1)
+        else:
+            words = refusal(lambda model=model: check_predicted(model, x, torch.zeros(2).long(), 1))
+            assert "2 of 2 rows are predicted otherwise" in words
+
+
+def test_a_neuron_with_a_map_responds_by_its_mean() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(12, 2)).double()
+    x = numbers(2, 1, 3, 3)
+    found = Activations(layer="0")(model, x, ones(2))
+    torch.testing.assert_close(found, model[0](x).mean((2, 3)))
 
 
 def test_log_odds_are_exact_however_sure_the_model_is() -> None:

@@ -100,6 +100,30 @@ def test_pixels_of_several_channels_leave_together(name: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_what_is_not_explained_stays() -> None:
+    # Numbers of group -1, such as the second picture of a pair, are no feature: they stay both
+    # where the top is removed and where only the top is left.
+    model, x = tiny_mlp(seed=3), 2 * numbers(4, 6)
+    y, saliency = predicted(model, x), numbers(4, 3, seed=5)
+    groups = (0, -1, 1, 2, -1, -1)
+    found = suff(model, x, y, saliency, groups=groups, baseline=9.0)
+    lost = comp(model, x, y, saliency, groups=groups, baseline=9.0)
+    with torch.no_grad():
+        for row in range(4):
+            c, ranking = y[row], saliency[row].argsort(descending=True).tolist()
+            whole = model(x[row : row + 1]).softmax(-1)[0, c]
+            kept, gone = [], []
+            for k in (1, 2, 3):
+                for top, changes in ((True, kept), (False, gone)):
+                    thinned = x[row].clone()
+                    for number, feature in enumerate(groups):
+                        if feature >= 0 and (feature in ranking[:k]) != top:
+                            thinned[number] = 9.0
+                    changes.append((whole - model(thinned[None]).softmax(-1)[0, c]).abs())
+            assert found[row].item() == pytest.approx(float(sum(kept)) / 3)
+            assert lost[row].item() == pytest.approx(float(sum(gone)) / 3)
+
+
 def test_shares_are_whole_features() -> None:
     assert shares_of(784) == (8, 39, 78, 157, 392)
     assert shares_of(28) == (1, 3, 6, 14)

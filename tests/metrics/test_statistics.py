@@ -8,7 +8,15 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.metrics.statistics import accuracy, auc, correlation, mean_with_interval, paired_test
+from r2et.metrics.statistics import (
+    accuracy,
+    auc,
+    auc_of,
+    auc_within,
+    correlation,
+    mean_with_interval,
+    paired_test,
+)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -43,6 +51,23 @@ def test_auc_is_the_mean_over_the_classes_that_occur() -> None:
         p = model(x).softmax(-1).numpy()
     both = [roc_auc_score(labels.numpy() == label, p[:, label]) for label in (0, 1)]
     assert auc(model, x, labels) == pytest.approx(np.mean(both))
+
+
+def test_of_two_classes_the_scores_of_the_second_count() -> None:
+    # Scores that are no opposites of one another: those of the second class are in order for three
+    # of the four pairs of a 1 and a 0, those of the first for none.
+    scores = torch.tensor([[0.0, 0.1], [0.0, 0.4], [5.0, 0.3], [5.0, 0.8]])
+    assert auc_of(scores, torch.tensor([0, 0, 1, 1])) == 0.75
+
+
+def test_the_auc_within_groups_is_their_mean() -> None:
+    # Scores 1 2 | 4 3 | 9: the first group is in order, the second is not, the third has one label.
+    model = Linear(w=torch.tensor([1.0]).double())
+    x = torch.tensor([[1.0], [2.0], [4.0], [3.0], [9.0]]).double()
+    labels, of = torch.tensor([0, 1, 0, 1, 1]), torch.tensor([0, 0, 1, 1, 2])
+    assert auc_within(model, x, labels, of) == 0.5
+    with pytest.raises(ValueError, match="a group of two labels"):
+        auc_within(model, x[4:], labels[4:], of[4:])
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,17 @@ def test_each_risk_is_at_most_the_next() -> None:
     assert (found.flipped < found.thin).any()
 
 
+def test_equal_scores_are_in_order_and_a_lead_of_the_margin_is_enough() -> None:
+    # Top feature 0 of the clean x. At the draw its gaps are 0, 1/2 and 1: none below zero (Eq. 50),
+    # two below the margin of 1, and phi = 1, 1/2 and 0.
+    clean = torch.tensor([[9.0, 3.0, 2.0, 1.0]])
+    draw = torch.tensor([[[1.0, 1.0, 0.5, 0.0]]])
+    found = pair_risks(draw, clean, k=1, margin=1.0)
+    assert found.flipped.item() == 0
+    assert found.thin.item() == pytest.approx(2 / 3)
+    assert found.ramp.item() == pytest.approx(1.5 / 3)
+
+
 @pytest.mark.parametrize("log_cover", [0.0, 2.5])
 def test_the_bound_solves_the_papers_inequality(log_cover: float) -> None:
     # Pr <= exp(-2 m eps^2 / chi) N with chi <= 1 + m, for the S m pairs of S draws. The eps at
