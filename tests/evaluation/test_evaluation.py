@@ -491,6 +491,15 @@ def test_the_profile_is_of_shares_of_the_largest() -> None:
     assert profile.high == pytest.approx([1.0, 0.5, 0.2125])
 
 
+def test_of_many_features_the_first_places_and_some_others_are_kept() -> None:
+    profile = profile_of(torch.arange(1000.0, 0, -1).expand(3, -1))
+    assert profile.place[:100] == tuple(range(1, 101))
+    assert len(profile.place) == len(set(profile.place)) == len(profile.median) == 200
+    assert profile.place[-1] == 1000
+    # The score of place p is 1001 - p, the first one 1000.
+    assert profile.median == pytest.approx([(1001 - place) / 1000 for place in profile.place])
+
+
 # --- what data cannot do ----------------------------------------------------------------------
 
 

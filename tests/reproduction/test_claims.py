@@ -286,3 +286,13 @@ def test_numbers_are_written_into_all_other_pages(rows: Rows, tmp_path: Path) ->
     assert told.startswith("Written: README.md:8: ")
     assert readme.read_text() == right
     assert problems_of(tmp_path, rows) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/papers/in-brief.md"])
+def test_what_looks_like_a_result_is_marked(page: str, committed: Rows) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert len(claims_in(page, text, committed)) >= 28
+    code = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    prose = "\n".join(line for line in code.splitlines() if not line.startswith("|"))
+    bare = re.sub(r"[\d.]+<!--=.*?-->|<!--.*?-->", "", prose)
+    assert re.findall(r"(?<![\w.])(?:\d\d\.\d|0?\.\d{4})(?![\w.])", bare) == []

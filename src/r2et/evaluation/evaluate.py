@@ -449,11 +449,13 @@ def curve_of(
 def profile_of(before: Tensor) -> Profile:
     """Scores by rank as shares of the largest: median and middle half over the examples.
 
-    Of many features some places, evenly spread: a curve shows no more.
+    Of many features the first places and some of the others, evenly spread: a curve shows no more.
     """
     ranked = before.sort(dim=-1, descending=True).values
     n = ranked.shape[-1]
-    place = torch.linspace(0, n - 1, min(n, PROFILED)).round().long().to(ranked.device)
+    first = min(n, PROFILED // 2)
+    spread = torch.linspace(first, n - 1, min(n - first, PROFILED - first)).round().long()
+    place = torch.cat([torch.arange(first), spread]).to(ranked.device)
     ranked = ranked[:, place]
     top = ranked[:, :1]
     shares = ranked[top.squeeze(-1) > 0] / top[top.squeeze(-1) > 0]
