@@ -36,7 +36,7 @@ def known_names() -> dict[str, dict[str, str]]:
     from r2et.attacks.constraint_handling import CONSTRAINT_HANDLING
     from r2et.attacks.registry import ATTACKS
     from r2et.data.builtin import DATASETS
-    from r2et.experiments.config import load_recipe, recipe_names
+    from r2et.experiments.config import line_of, recipe_names
     from r2et.explainers import EXPLAINERS
     from r2et.methods import METHODS
     from r2et.metrics import METRICS
@@ -44,7 +44,7 @@ def known_names() -> dict[str, dict[str, str]]:
     sets = {name: _about(name) for name in DATASETS}
     return {
         "data sets": sets,
-        "recipes": {name: load_recipe(name, "adult").line for name in recipe_names()},
+        "recipes": {name: line_of(name) for name in recipe_names()},
         "methods": {name: f"{entry.label}: {entry.line}" for name, entry in METHODS.items()},
         "attacks": {name: entry.line for name, entry in ATTACKS.items()},
         "constraint handling": {name: entry.line for name, entry in CONSTRAINT_HANDLING.items()},

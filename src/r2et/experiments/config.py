@@ -295,6 +295,14 @@ def recipe_names() -> list[str]:
     return sorted({name.split(".")[0] for name in _files()})
 
 
+def line_of(name: str) -> str:
+    """The line on a recipe that comes with the package, also of one that is for few data sets."""
+    if f"{name}.toml" in _files():
+        return load_recipe(name, "adult").line
+    dataset = min(each for each in _files() if each.startswith(f"{name}.")).split(".")[1]
+    return load_recipe(name, dataset).line
+
+
 @cache
 def _files() -> frozenset[str]:
     """The recipe files that come with the package: NAME.toml, or NAME.DATASET.toml."""
