@@ -11,9 +11,11 @@ from torch import Tensor
 from closed_form import numbers
 from r2et.certification import activations as known
 from r2et.certification.activations import Activation, third_range
-from r2et.certification.affine import AffineForm, Norm, Symbols
+from r2et.certification.affine import AffineForm, Norm, Region, Symbols
 from r2et.certification.affine import product as times
 from r2et.certification.certificate import _pairs_to_keep
+from r2et.certification.layers import OPERATIONS
+from r2et.certification.propagate import BoundPropagator
 from r2et.certification.search import RadiusSearch, _softmax_range, pair_margins
 from r2et.core.ranking import order
 
@@ -291,3 +293,21 @@ def test_gaps_of_absolute_slopes_by_their_ranges(sign: float) -> None:
     wanted = torch.tensor([[[False, True, True]]])
     found = search.margins(row, tensor(1.0), wanted, "ranges")
     assert found.flatten().tolist() == pytest.approx([-torch.inf, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_a_convolution_of_what_has_a_rest_adds_rests_up(norm: Norm) -> None:
+    # Three numbers within 1 of zero, through a ReLU: each between 0 and 1. Of neighbours the one
+    # minus the other is between -1 and 1, which a bound has to hold.
+    x = torch.zeros(1, 1, 1, 3, dtype=torch.float64)
+    region = Region(x=x, radius=tensor(1.0), norm=norm, followed=False)
+    propagator = BoundPropagator.within(region, 0)
+    bent = propagator.activate(propagator.input(), known.leaky(0.0))
+    weight = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
+    found = OPERATIONS[torch.ops.aten.convolution.default](
+        propagator, bent, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+    )
+    low, high = propagator.symbols.range(found.form)
+    # A ReLU is known by its chord, half a step either side and a quarter more: 3/4 for each number.
+    assert low.flatten().tolist() == pytest.approx([-1.5, -1.5])
+    assert high.flatten().tolist() == pytest.approx([1.5, 1.5])
