@@ -538,6 +538,21 @@ def test_a_sure_models_explanation_has_finite_slopes() -> None:
         assert all(part.isfinite().all() for part in slopes if part is not None)
 
 
+def test_chunks_count_inputs_that_hang_on_the_weights_once() -> None:
+    # x is made of the weights themselves: their gradient has a share through x, which must not be
+    # added once more by each chunk that is computed again.
+    model, y = tiny_mlp(), ones(3)
+    weights = list(model.parameters())
+    found = []
+    for rows_at_once in (100, 1):
+        x = numbers(3, 6) * weights[0].square().sum()
+        explain = SmoothGrad(samples=3, rows_at_once=rows_at_once)
+        total = explain(model, x, y).square().sum()
+        found.append(torch.autograd.grad(total, weights, create_graph=True))
+    for whole, chunks in zip(*found, strict=True):
+        torch.testing.assert_close(chunks, whole)
+
+
 def test_one_output_is_shared_by_two_classes() -> None:
     # Log-odds z are the logits -z/2 and z/2: z apart, and neither of them without a slope.
     z = torch.tensor([3.0, -1.0], dtype=torch.float64)

@@ -345,10 +345,14 @@ def passed(runs: Sequence[Run]) -> bool:
 def main(words: Sequence[str] | None = None) -> int:
     """Try the mutations; 0 if enough of them are killed and all others explained."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="mutations whose file or text has this in it")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="mutations whose file or text has one of these"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="how many are tried at once")
     given = parser.parse_args(words)
-    chosen = [each for each in listed() if given.only in f"{each.path} {each}"]
+    chosen = [
+        each for each in listed() if any(part in f"{each.path} {each}" for part in given.only)
+    ]
     if not chosen or given.jobs < 1:
         parser.error(f"of {len(listed())} mutations none has {given.only!r}, or jobs < 1.")
     for mutation in chosen:

@@ -11,10 +11,12 @@ from torch import Tensor
 from closed_form import numbers
 from r2et.certification import activations as known
 from r2et.certification.activations import Activation, third_range
-from r2et.certification.affine import AffineForm, Norm, Symbols
+from r2et.certification.affine import AffineForm, Norm, Region, Symbols
 from r2et.certification.affine import product as times
 from r2et.certification.certificate import _pairs_to_keep
-from r2et.certification.search import RadiusSearch, _softmax_range
+from r2et.certification.layers import OPERATIONS
+from r2et.certification.propagate import BoundPropagator
+from r2et.certification.search import RadiusSearch, _softmax_range, pair_margins
 from r2et.core.ranking import order
 
 
@@ -229,3 +231,83 @@ def test_turns_are_where_the_slope_has_its_extremes(name: str) -> None:
     changes = [at for at, (one, other) in enumerate(pairwise(bends.tolist())) if one != other]
     found = [float(z[at]) for at in changes]
     assert found == pytest.approx(sorted(activation.turns), abs=1e-3)
+
+
+def test_at_a_kink_both_sides_count() -> None:
+    # Slopes of an interval that ends or begins at the kink: that of its other side may be meant.
+    one = tensor(1.0)
+    for low, high, z in ((-1.0, 0.0, -1.0), (0.0, 1.0, 1.0)):
+        line = known.derivative_line(
+            known.leaky(0.25), z * one, low * one, high * one, relaxation="flat"
+        )
+        assert (line.at + line.low).item() == pytest.approx(0.25)
+        assert (line.at + line.high).item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("norm", "reach"), [("l2", 5.0), ("linf", 7.0)])
+def test_the_least_gap_of_a_pair_by_hand(norm: Norm, reach: float) -> None:
+    # g_0 = 20 + 3 u_1 with a rest of 1/2, g_1 = 2 - 4 u_2 with a rest of 1/4: g_0 - g_1 moves by
+    # 3 u_1 + 4 u_2. Where the sign of g_1 is not known, g_0 + g_1 counts as well, and is larger.
+    both = AffineForm(
+        tensor(20.0, 2.0)[None],
+        torch.tensor([[[3.0, 0.0]], [[0.0, -4.0]]], dtype=torch.float64),
+        tensor(0.5, 0.25)[None],
+    )
+    none = torch.zeros(0, 1, dtype=torch.float64)
+    known_to = Symbols(inputs=2, norm=norm, low=none, high=none, most=9)
+    zero = torch.tensor([0])
+    for side in (1.0, 0.0):
+        found = pair_margins(
+            both, known_to, zero, zero, torch.tensor([1]), tensor(1.0), tensor(side), tensor(1.0)
+        )
+        assert found.item() == pytest.approx(20 - 2 - reach - 0.75)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A task whose slopes are known to lie in given ranges."""
+
+    form: AffineForm
+    k: int = 1
+
+    def gradients(self, *given: Any) -> tuple[AffineForm, Symbols]:
+        none = torch.zeros(0, 1, dtype=torch.float64)
+        return self.form, Symbols(inputs=0, norm="l2", low=none, high=none, most=9)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_gaps_of_absolute_slopes_by_their_ranges(sign: float) -> None:
+    # Slopes 5 +- 1, 1 +- 2 and -2 +- 1, or all of them turned over: |g_0| is at least 4, |g_1| and
+    # |g_2| at most 3 each.
+    slopes = sign * tensor(5.0, 1.0, -2.0)[None]
+    form = AffineForm(slopes, slopes.new_zeros(0, 1, 3), tensor(1.0, 2.0, 1.0)[None])
+    row = torch.tensor([0])
+    search = RadiusSearch(
+        Known(form),
+        slopes,
+        row,
+        slopes,
+        torch.tensor([[0, 2, 1]]),
+        tensor(0.0),  # type: ignore[arg-type]
+    )
+    wanted = torch.tensor([[[False, True, True]]])
+    found = search.margins(row, tensor(1.0), wanted, "ranges")
+    assert found.flatten().tolist() == pytest.approx([-torch.inf, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_a_convolution_of_what_has_a_rest_adds_rests_up(norm: Norm) -> None:
+    # Three numbers within 1 of zero, through a ReLU: each between 0 and 1. Of neighbours the one
+    # minus the other is between -1 and 1, which a bound has to hold.
+    x = torch.zeros(1, 1, 1, 3, dtype=torch.float64)
+    region = Region(x=x, radius=tensor(1.0), norm=norm, followed=False)
+    propagator = BoundPropagator.within(region, 0)
+    bent = propagator.activate(propagator.input(), known.leaky(0.0))
+    weight = torch.tensor([[[[1.0, -1.0]]]], dtype=torch.float64)
+    found = OPERATIONS[torch.ops.aten.convolution.default](
+        propagator, bent, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+    )
+    low, high = propagator.symbols.range(found.form)
+    # A ReLU is known by its chord, half a step either side and a quarter more: 3/4 for each number.
+    assert low.flatten().tolist() == pytest.approx([-1.5, -1.5])
+    assert high.flatten().tolist() == pytest.approx([1.5, 1.5])
