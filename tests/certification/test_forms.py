@@ -235,6 +235,7 @@ def test_turns_are_where_the_slope_has_its_extremes(name: str) -> None:
 
 def test_at_a_kink_both_sides_count() -> None:
     # Slopes of an interval that ends or begins at the kink: that of its other side may be meant.
+    assert known.leaky(0.25).derivative(tensor(-1.0, 2.0)).tolist() == [0.25, 1.0]
     one = tensor(1.0)
     for low, high, z in ((-1.0, 0.0, -1.0), (0.0, 1.0, 1.0)):
         line = known.derivative_line(
