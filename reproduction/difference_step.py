@@ -22,7 +22,7 @@ from reproduction.papers import StepPoint, StepsResult
 from reproduction.targets import AS_PUBLISHED, STEPS_ROWS
 
 STEPS = (0.001, 0.01, 0.1, 0.5)
-BENT = ("est-h", "r2et")  # the methods with a finite difference in their loss
+BENT = ("est-h", "r2et", "r2et-mm")  # the methods with a finite difference in their loss
 
 
 def steps_row(
