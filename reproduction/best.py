@@ -59,7 +59,7 @@ def best_grid(rows: Sequence[Result], dataset: str, recipes: Sequence[str], titl
         for what, some in (("all", own), ("individual", individual(own))):
             for summary in BEST_OF_OURS.summarise(some, ["clean_auc", ER, *BESIDE]):
                 shown = replace(summary, failed=_failed(own, summary))
-                lines.append(_line(recipe, what, shown, published))
+                lines.append(_line(recipe, what, shown, published, floor))
                 values.append(
                     {
                         "recipe": recipe,
@@ -94,6 +94,22 @@ def best_grid(rows: Sequence[Result], dataset: str, recipes: Sequence[str], titl
     )
 
 
+def _reached(
+    summary: MethodSummary, published: tuple[str, float] | None, floor: float | None
+) -> str:
+    """Whether the published best is reached, and whether with the AUC that the paper asks for.
+
+    Compared in as many places as are published: one of P@k in percent, two of the AUC.
+    """
+    kept, auc = (summary.means.get(key) for key in (ER, "clean_auc"))
+    if published is None or kept is None:
+        return NONE
+    if round(kept.value, 3) < published[1]:
+        return "no"
+    enough = floor is None or auc is None or round(auc.value, 2) >= floor
+    return "yes" if enough else f"yes, at an AUC below {floor:.2f}"
+
+
 def _budget(dataset: str) -> str:
     """How the papers' budget is read on a data set."""
     if dataset in DATASETS and DATASETS[dataset].kind != "table":
@@ -110,7 +126,11 @@ def _failed(own: Sequence[Result], summary: MethodSummary) -> tuple[int, ...]:
 
 
 def _line(
-    recipe: str, what: str, summary: MethodSummary, published: tuple[str, float] | None
+    recipe: str,
+    what: str,
+    summary: MethodSummary,
+    published: tuple[str, float] | None,
+    floor: float | None,
 ) -> tuple[str, ...]:
     names = list(summary.trained_with.values())
     counts = {name: names.count(name) for name in dict.fromkeys(names)}
@@ -119,12 +139,7 @@ def _line(
     for key in ("clean_auc", ER):
         mean = summary.means.get(key)
         cells.append(NONE if mean is None else MEASURES[key].show(mean.value))
-    kept = summary.means.get(ER)
-    if published is None or kept is None:
-        cells.append(NONE)
-    else:
-        # The published numbers have one place.
-        cells.append("yes" if round(kept.value, 3) >= published[1] else "no")
+    cells.append(_reached(summary, published, floor))
     for key in BESIDE:
         mean = summary.means.get(key)
         shared = summary.means.get("class_overlap")

@@ -302,7 +302,7 @@ def objective_of(method: MethodEntry, model: nn.Module, k: int = 2) -> Objective
     without = "variation" in method.weights and not isinstance(model, AdditiveNet)
     built = method.build(k=k, **({"variation": 0.0} if without else {}))
     if built.prepare is not None and not any(
-        isinstance(part, nn.ReLU | nn.LeakyReLU) for part in model.modules()
+        isinstance(part, nn.ReLU | nn.LeakyReLU | nn.Softplus) for part in model.modules()
     ):
         with pytest.raises(ValueError, match="has none"):
             built.prepare(model)

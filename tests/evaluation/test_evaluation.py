@@ -176,7 +176,7 @@ def test_intervals_hold_their_means() -> None:
     found = row()
     attacks = (*EVALUATED, "applicant")
     single = {"clean_auc", "distinct_sets", "last_doubling", "without_exchanges"}
-    single |= {"overlap", "class_overlap", "strong_kappa"}
+    single |= {"overlap", "class_overlap", "strong_kappa", "before_auc"}
     single |= {f"{name}_attacked_auc" for name in attacks}
     assert found.intervals.keys() == found.measures.keys() - single
     for name, (low, high) in found.intervals.items():
@@ -372,7 +372,8 @@ def test_examples_of_one_class_leave_only_the_attacked_auc_out() -> None:
     )
     as_json(found)
     left_out = row().measures.keys() - found.measures.keys()
-    assert left_out == {f"{name}_attacked_auc" for name in (*EVALUATED, "applicant")}
+    attacked = {f"{name}_attacked_auc" for name in (*EVALUATED, "applicant")}
+    assert left_out == {"before_auc", *attacked}
     assert found.decisions == ()
 
 

@@ -313,6 +313,9 @@ def test_the_best_of_ours_is_set_beside_the_published_best() -> None:
     # The published best of Adult is 97.5, of R2ET\\H.
     assert [each["reached"] for each in cells] == ["no", "no", "yes"]
     assert cells[2]["Kappa strong"] == "no individual reasons"
+    low = replace(one_list, measures={**one_list.measures, "clean_auc": 0.854})
+    (grid,) = grids_of(TARGETS["best"], [low])
+    assert "yes, at an AUC below 0.86" in grid.lines[0]
     assert "97.5 (R2ET\\H)" in grid.notes[0]
 
 
