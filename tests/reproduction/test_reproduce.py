@@ -907,7 +907,7 @@ def test_the_committed_page_is_the_one_its_rows_make(tmp_path: Path) -> None:
         for name in drawn:
             assert (folder / name).read_bytes() == (ROOT / "docs" / "results" / name).read_bytes()
     size = sum(path.stat().st_size for path in (ROOT / "docs" / "results").iterdir())
-    assert size < 4_200_000
+    assert size < 6_000_000
 
 
 # --- recipes ------------------------------------------------------------------------------------
