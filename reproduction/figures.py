@@ -134,7 +134,11 @@ def _cloud(axes: Axes, x: Sequence[float], y: Sequence[float]) -> None:
 
     Dots of several layers, so that most of those that overlap are darker there.
     """
-    length = 0.001 * ((max(x) - min(x)) or 1.0)  # some programs draw no stroke without one
+    wide = max(x) - min(x)
+    if not wide:  # equal numbers are a line of dots in the middle
+        wide = 0.1 * (abs(x[0]) or 1.0)
+        axes.set_xlim(x[0] - wide / 2, x[0] + wide / 2)
+    length = 0.001 * wide  # some programs draw no stroke without one
     for layer in range(LAYERS):
         points = np.repeat(np.column_stack([x[layer::LAYERS], y[layer::LAYERS]]), 2, axis=0)
         if not len(points):
