@@ -149,7 +149,7 @@ def chosen_by_thickness(rows: Rows) -> str:
     for dataset in TABULAR:
         picks = [
             found
-            for recipe in ("paper", AS_PUBLISHED)
+            for recipe in (AS_PUBLISHED, "paper")
             if (found := thickness_picks(rows_of(rows, recipe, dataset)))
         ]
         for found in picks[:1]:
