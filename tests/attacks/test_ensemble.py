@@ -187,6 +187,15 @@ def test_the_logit_takes_its_turn_with_three_classes() -> None:
 gradient_of_p = Gradient(of="probability")
 
 
+def test_a_linear_model_of_many_classes_is_attacked_though_its_margins_have_no_slope() -> None:
+    # The gradient of a margin is w_y - w_c, another one for each runner-up c, and flat between.
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 5).double()).requires_grad_(False)
+    model[1].weight.copy_(numbers(5, 8, seed=1))
+    x = 0.5 * numbers(9, 8)
+    found = attacker("strong", k=K, radius=1.0, budget=LITTLE)(model, x, predicted(model, x))
+    assert found.flipped.any()
+
+
 def test_a_mean_of_gradients_is_followed_by_the_plain_one_in_turn() -> None:
     model, x, _ = leaky_case()
     groups = [(0, 1, 2), (3, 4)]
