@@ -20,8 +20,8 @@ from r2et.data.dataset import Dataset
 from r2et.evaluation.protocol import EVALUATED, EvaluationSettings
 from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS
-from r2et.methods.method import SoftplusUnits
 from r2et.models import ACTIVATIONS, MODELS
+from r2et.models.smoothing import Smoothing
 from r2et.training.settings import FitSettings
 
 VANILLA = "vanilla"
@@ -279,9 +279,9 @@ def _try_methods(recipe: Recipe) -> None:
                 raise ValueError(
                     f"recipe {recipe.name!r}, method {plan.name!r}: {problem}"
                 ) from problem
-            # Softplus units can take the place of Vanilla's, which keep their weights.
+            # A smooth copy of Vanilla's network keeps its weights.
             other = entry.model != METHODS[VANILLA].model or not (
-                method.prepare is None or isinstance(method.prepare, SoftplusUnits)
+                method.prepare is None or isinstance(method.prepare, Smoothing)
             )
             if recipe.schema == RETRAIN and other:
                 raise ValueError(

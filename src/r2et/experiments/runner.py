@@ -42,13 +42,13 @@ from r2et.experiments.config import (
 )
 from r2et.explainers import CONCEPTS, Explainer, explained, gradient, predicted
 from r2et.methods import METHODS, Method, MethodEntry
-from r2et.methods.method import SoftplusUnits
 from r2et.metrics.individuality import overlap
 from r2et.metrics.statistics import auc
 from r2et.metrics.thickness import gaussian, thickness
 from r2et.models import MODELS, build
 from r2et.models.linear import fitted_logistic, fitted_product
 from r2et.models.siamese import Siamese, fit_single_head
+from r2et.models.smoothing import Smoothing
 from r2et.models.stack import alike, by_network, in_turn, stacked
 from r2et.training.checkpoint import from_bytes, to_bytes
 from r2et.training.settings import Candidate, FitSettings
@@ -236,9 +236,8 @@ def rebuildable(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """A trained network and the plan by which it is built again, refused if there is none."""
     told = dict(plan)
-    if isinstance(method.prepare, SoftplusUnits):
-        smooth = {"softplus": method.prepare.rho, "pooling": method.prepare.pooling}
-        told |= {name: value for name, value in smooth.items() if value}
+    if isinstance(method.prepare, Smoothing):
+        told |= method.prepare.changes
     again = build(told, stream(0, "unused")).to(x)
     again.load_state_dict(model.state_dict())
     few = x[: max(1, NUMBERS_AT_ONCE // x[0].numel())]

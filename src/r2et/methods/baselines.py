@@ -21,12 +21,12 @@ from r2et.methods.method import (
     Draw,
     Method,
     Penalty,
-    SoftplusUnits,
     check_numbers,
     estimated_bend,
     ranking_by,
     saliency_at,
 )
+from r2et.models.smoothing import Smoothing
 from r2et.perturbations import L2Ball
 
 ROWS_AT_ONCE = 65_536
@@ -47,7 +47,7 @@ def softplus(*, k: int, rho: float = 0.5) -> Method:
     softplus(x; rho) = ln(1 + e^{rho x}) / rho.
     """
     check_numbers("SP", positive=("rho",), rho=rho)
-    return Method(prepare=SoftplusUnits(rho=rho))
+    return Method(prepare=Smoothing(softplus=rho))
 
 
 def estimated_hessian(
@@ -68,7 +68,7 @@ def estimated_hessian(
     check_numbers("Est-H", positive=("kappa",), curvature=curvature, kappa=kappa, softplus=softplus)
     return replace(
         _penalised("curvature", curvature, estimated_bend(kappa, explain, bend, share)),
-        prepare=SoftplusUnits(rho=softplus) if softplus else None,
+        prepare=Smoothing(softplus=softplus) if softplus else None,
         by_gradient=True,
     )
 

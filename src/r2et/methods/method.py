@@ -27,7 +27,6 @@ from r2et.explainers import (
     predicted,
 )
 from r2et.models.additive import AdditiveNet
-from r2et.models.smoothing import with_smooth_pooling, with_softplus
 from r2et.perturbations import PerturbationSet
 
 Draw = Callable[[Tensor], Tensor]
@@ -103,23 +102,6 @@ class Method:
     weight_decay: float = 0.0
     by_input: bool = True
     by_gradient: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftplusUnits:
-    """For `prepare`: a copy of a network whose kinks are replaced by softplus(x; rho).
-
-    With `pooling` its max poolings, which are kinks, too, are replaced by ln(mean e^{pooling z}) /
-    pooling. What is zero leaves its layers as they are.
-    """
-
-    rho: float = 0.0
-    pooling: float = 0.0
-
-    def __call__(self, model: nn.Module) -> nn.Module:
-        """The network without kinks."""
-        model = with_softplus(model, self.rho) if self.rho else model
-        return with_smooth_pooling(model, self.pooling) if self.pooling else model
 
 
 Family = Literal["baseline", "r2et", "ours"]

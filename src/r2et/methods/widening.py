@@ -21,13 +21,13 @@ from r2et.methods.method import (
     Bend,
     Method,
     Penalty,
-    SoftplusUnits,
     estimated_bend,
     neighbour,
     odds_saliency,
     ranking_by,
     saliency_at,
 )
+from r2et.models.smoothing import Smoothing
 from r2et.perturbations import PERTURBATIONS
 
 By = Literal["slope", "direction"]
@@ -80,6 +80,7 @@ def r2et(
     steps: int = 1,
     softplus: float = 0.0,
     pooling: float = 0.0,
+    blur: float = 0.0,
     explain: Explainer | None = None,
     reference: nn.Module | None = None,
 ) -> Method:
@@ -99,8 +100,9 @@ def r2et(
     With `room` no gap counts for more than room / sqrt(n): `pairs` are then the facing ones, their
     gaps "normalised". The attack on the neighbour's gaps does not see that.
 
-    With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does, and with `pooling` max
-    poolings by smooth ones, `SmoothPool2d` of that sharpness.
+    With `softplus` = rho kinks are replaced by softplus(x; rho), as SP does, with `pooling` max
+    poolings by smooth ones, `SmoothPool2d` of that sharpness, and with `blur` pictures are seen
+    through a Gaussian of that width.
 
     Two cheaper forms: the curvature on a `share` of each batch, and `by` = "direction", which takes
     the slope of the gap from a finite difference of length `stride` and needs no second derivative.
@@ -160,10 +162,6 @@ def r2et(
         penalties.append(("margin", thickness, negative_margin_beside if radius else at_x))
     if curvature:
         penalties.append(("curvature", curvature, estimated_bend(kappa, explain, bend, share)))
-    if min(softplus, pooling) < 0:
-        raise ValueError(
-            "R2ET needs softplus >= 0 and pooling >= 0, the sharpness of units and poolings, got "
-            f"{softplus} and {pooling}."
-        )
-    smooth = SoftplusUnits(rho=softplus, pooling=pooling) if softplus or pooling else None
-    return Method(prepare=smooth, penalties=tuple(penalties), by_gradient=True)
+    smooth = Smoothing(softplus=softplus, pooling=pooling, blur=blur)
+    prepare = smooth if smooth.changes else None
+    return Method(prepare=prepare, penalties=tuple(penalties), by_gradient=True)

@@ -18,7 +18,7 @@ from r2et.models.gcn import DenseGCN, GCNEmbedding, NodeFeatures, Normalise
 from r2et.models.linear import undrawn
 from r2et.models.resnet import Norm, ResNet, Stem
 from r2et.models.siamese import Siamese, picture_embedding
-from r2et.models.smoothing import with_smooth_pooling, with_softplus
+from r2et.models.smoothing import SMOOTHERS, Smoothing
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "leaky-relu": lambda: nn.LeakyReLU(0.01),
@@ -239,21 +239,19 @@ def build(plan: Mapping[str, Any], generator: torch.Generator) -> nn.Module:
     """The network of a plan, its weights drawn from `generator`.
 
     `name` is an entry of MODELS. With `pieces`, the shapes of several tensors, the network takes
-    them packed into one row. With `softplus` its kinks are replaced by softplus(x; rho) of that
-    rho, with `pooling` its max poolings by smooth ones. All else are settings of the entry.
+    them packed into one row. `softplus`, `pooling` and `blur` are those of a `Smoothing` of it. All
+    else are settings of the entry.
     """
     settings = dict(plan)
-    name, pieces, rho, pooling = (
-        settings.pop(key, None) for key in ("name", "pieces", "softplus", "pooling")
-    )
+    name, pieces = (settings.pop(key, None) for key in ("name", "pieces"))
+    smooth = Smoothing(**{key: settings.pop(key) for key in SMOOTHERS if key in settings})
     if name not in MODELS:
         raise ValueError(f"no network is called {name!r}: {nearest(str(name), MODELS)}")
     model = MODELS[name].build(**settings, generator=generator)
     if pieces is not None:
         shapes = tuple(Piece(shape=tuple(shape)) for shape in pieces)
         model = Joined(model, Inputs(pieces=shapes))
-    model = model if rho is None else with_softplus(model, rho)
-    return model if pooling is None else with_smooth_pooling(model, pooling)
+    return smooth(model)
 
 
 @contextmanager

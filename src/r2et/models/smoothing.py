@@ -1,8 +1,9 @@
-"""Smooth copies of piecewise linear networks."""
+"""Smooth copies of networks: rounded kinks, smooth poolings, blurred pictures."""
 
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from types import UnionType
 
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 KINKED = nn.ReLU | nn.LeakyReLU
+WIDEST = 32.0  # pixels; a model file may ask for any blur
 
 
 class SoftLeaky(nn.Module):
@@ -102,6 +104,89 @@ def with_smooth_pooling(model: nn.Module, rho: float) -> nn.Module:
     return smooth
 
 
+class Blur(nn.Module):
+    """Pictures (B, c, H, W) through a Gaussian of standard deviation `sigma`, in pixels: like x.
+
+    Its weights are cut off at three sigma and sum to one; beyond the border there is nothing.
+    """
+
+    piecewise_linear = True
+    weight: Tensor
+
+    def __init__(self, sigma: float) -> None:
+        super().__init__()
+        self.sigma = sigma
+        away = torch.arange(-math.ceil(3 * sigma), math.ceil(3 * sigma) + 1)
+        along = torch.softmax(-away.square() / (2 * sigma**2), 0)
+        # Not among the weights of a model file: sigma says all of it.
+        self.register_buffer("weight", torch.outer(along, along)[None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each pixel's weighted mean of its surroundings: like x."""
+        channels, size = x.shape[1], self.weight.shape[-1]
+        weight = self.weight.expand(channels, 1, size, size)
+        return F.conv2d(x, weight, padding=size // 2, groups=channels)
+
+
+def with_blur(model: nn.Module, sigma: float) -> nn.Module:
+    """A copy of `model` with a `Blur` in front of its first convolution of pictures.
+
+    The gradient by the pixels is then blurred as well: what tells the class stands out as places,
+    not as single pixels, and changes that go up and down from pixel to pixel are hardly seen.
+    The first convolution is the first in the order in which the model lists its layers.
+    """
+    smooth = copy.deepcopy(model)
+    first = next((part for part in smooth.modules() if isinstance(part, nn.Conv2d)), None)
+    if first is None:
+        raise ValueError(
+            "a blur stands in front of the first Conv2d layer, but the model has none among its "
+            f"{_kinds(model)}: leave it out."
+        )
+    blur = Blur(sigma).to(first.weight)
+    return _put(smooth, lambda part: part is first, lambda part: nn.Sequential(blur, part))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoothing:
+    """What is smooth in a copy of a network; what is zero stays as it is.
+
+    Its kinks become softplus(x; rho) of rho = `softplus`, its max poolings, which are kinks, too,
+    ln(mean e^{rho z}) / rho of rho = `pooling`, and pictures are seen through a Gaussian whose
+    standard deviation is `blur`, in pixels.
+    """
+
+    softplus: float = 0.0
+    pooling: float = 0.0
+    blur: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no sharpness or no width."""
+        finite = all(0 <= value < math.inf for value in asdict(self).values())
+        if not finite or self.blur > WIDEST:
+            raise ValueError(
+                "softplus and pooling, the sharpness of units and poolings, must be finite and >= "
+                f"0, and blur in 0..{WIDEST:g} pixels, got {asdict(self)}."
+            )
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """Those of its values that are not zero, by their names."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def __call__(self, model: nn.Module) -> nn.Module:
+        """The copy, or the network itself if all is zero."""
+        for name, value in self.changes.items():
+            model = SMOOTHERS[name](model, value)
+        return model
+
+
+SMOOTHERS: dict[str, Callable[[nn.Module, float], nn.Module]] = {
+    "softplus": with_softplus,
+    "pooling": with_smooth_pooling,
+    "blur": with_blur,
+}
+
+
 def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
     """What a layer says of height and width, which may be one number for both."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
@@ -119,12 +204,20 @@ def _replaced(
     """A copy with something `instead` of each layer of these kinds, None if it has none."""
     if not any(isinstance(part, kinds) for part in model.modules()):
         return None
-    if isinstance(model, kinds):
+    return _put(copy.deepcopy(model), lambda part: isinstance(part, kinds), instead)
+
+
+def _put(
+    model: nn.Module,
+    chosen: Callable[[nn.Module], bool],
+    instead: Callable[[nn.Module], nn.Module],
+) -> nn.Module:
+    """The model itself with something `instead` of each `chosen` layer."""
+    if chosen(model):
         return instead(model)
-    smooth = copy.deepcopy(model)
-    for parent in list(smooth.modules()):
+    for parent in list(model.modules()):
         # Not named_children(): it names a layer used twice only once.
         for name, part in list(parent._modules.items()):
-            if isinstance(part, kinds):
+            if part is not None and chosen(part):
                 setattr(parent, name, instead(part))
-    return smooth
+    return model
