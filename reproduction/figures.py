@@ -90,7 +90,8 @@ def first_flip_figure(rows: Sequence[Result]) -> Drawing:
         ]
         heading(
             panels[0],
-            f"{label} on {label_of(dataset)}, seed {own[0].seed}: ERAttack step of the first flip",
+            f"{label} on {label_of(dataset)}, seed {own[0].seed}: ERAttack step of the first flip, "
+            "ρ Spearman's correlation with it",
             MUTED,
         )
     else:
@@ -110,7 +111,8 @@ def _first_flips(axes: Axes, scatter: Scatter, key: str, name: str) -> str:
     axes.grid(axis="y", color=RULE, linewidth=0.6)
     axes.axhspan(1.02 * last, 1.16 * last, color=RULE, alpha=0.35, linewidth=0)
     axes.set_ylim(-0.02 * last, 1.17 * last)
-    axes.set_yticks([0, last / 4, last / 2, 3 * last / 4, last])
+    steps = [0, last / 4, last / 2, 3 * last / 4]
+    axes.set_yticks([*steps, 1.09 * last], [*(f"{step:g}" for step in steps), "never"])
     if not values:
         axes.text(0.5, 0.5, "not kept in these rows", transform=axes.transAxes, ha="center")
         return f"There are no values of the {name}."
@@ -122,10 +124,9 @@ def _first_flips(axes: Axes, scatter: Scatter, key: str, name: str) -> str:
     ]
     _cloud(axes, [x for x, _ in dots], heights)
     axes.xaxis.set_major_locator(MaxNLocator(5 if len(name) < 14 else 4))
-    axes.text(0.02, 0.885, "never flipped", transform=axes.transAxes, color=MUTED, fontsize=9)
     value = scatter.correlation.get(key)
     told = "no correlation" if value is None else f"Spearman {signed(value)}"
-    axes.text(0.98, 0.03, told, transform=axes.transAxes, color=INK, ha="right", fontweight="bold")
+    axes.set_xlabel(name if value is None else f"{name}, ρ = {signed(value)}")
     return f"{name}: {told} with the step of the first flip."
 
 
@@ -176,7 +177,7 @@ def _manipulated(panels: Sequence[Axes], rows: Sequence[Result], dataset: str, m
     found = correlations(rows, [(dataset, method)])
     dots = dots_of(rows, dataset, method)
     seed = "" if dots is None else f", seed {dots.seed}"
-    epoch = "" if dots is None else ": manipulation epoch"
+    epoch = "" if dots is None else ": manipulation epoch, ρ Spearman's correlation with it"
     heading(panels[0], f"{found[0].label} on {label_of(dataset)}{seed}{epoch}", MUTED)
     told = []
     for number, (axes, each) in enumerate(zip(panels, found, strict=True)):
