@@ -29,6 +29,7 @@ from r2et.explainers import Activations, Gradient, gradient
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
 from r2et.models.siamese import Siamese
+from r2et.training import checkpoint
 from r2et.training.checkpoint import from_bytes
 from refusals import refusal
 from reproduction.papers import paper_table
@@ -215,6 +216,35 @@ def test_retraining_goes_on_from_vanilla_and_keeps_its_ranking(tmp_path: Path) -
     )
     rows = sweep(recipe, tmp_path, load=drawn)
     assert [row.passed for row in rows] == [True, True, True]
+
+
+def test_training_is_continued_in_a_smooth_network_to_its_last_epoch(tmp_path: Path) -> None:
+    smooth = {"name": "steadfast-any", "thickness": 0.0, "softplus": 2.0, "blur": 1.0}
+    recipe = recipe_of(
+        "squares",
+        network={"name": "resnet18", "width": 2, "blocks": [1], "activation": "relu"},
+        schema="continue",
+        retrain_epochs=2,
+        least_ranking=1.0,  # asked of what is retrained only
+        gate=1.0,
+        methods=[{"name": "vanilla"}, smooth],
+    )
+    rows = sweep(recipe, tmp_path, load=drawn)
+    assert [row.passed for row in rows] == [True, True, True]
+    found = {}
+    for path in tmp_path.rglob("*.safetensors"):
+        model, header = checkpoint.load(path)
+        found[header["method"]] = model.state_dict(), header
+    (vanilla, _), (continued, header) = found["vanilla"], found["steadfast-any"]
+    assert (header["schema"], header["epochs"]) == ("continue", 2)
+    assert {name: header["model"][name] for name in ("softplus", "blur")} == {
+        "softplus": 2.0,
+        "blur": 1.0,
+    }
+    # The same layers, moved a little, and statistics of what they see now.
+    first, same = vanilla["body.0.weight"], continued["body.0.1.weight"]
+    assert 0 < float((same - first).norm()) < float(first.norm())
+    assert not torch.equal(vanilla["body.1.running_mean"], continued["body.1.running_mean"])
 
 
 def test_handlers_are_compared_in_the_threat_of_the_recipe(swept: Any) -> None:

@@ -27,7 +27,7 @@ from r2et.training.settings import FitSettings
 VANILLA = "vanilla"
 OWN = "own"
 PLANS = {"explainer", "trained", "network"}  # of something by its name, all else being settings
-SCRATCH, RETRAIN = SCHEMAS = ("scratch", "retrain")
+SCRATCH, RETRAIN, CONTINUE = SCHEMAS = ("scratch", "retrain", "continue")
 LAST, LAST_ABLE = EPOCHS = ("last", "last-able")
 
 
@@ -125,7 +125,9 @@ class Recipe:
     """What a sweep goes through; a run is given its data."""
     seeds: int = 1
     schema: str = SCRATCH
-    """Whether methods start from nothing, or go on from the Vanilla model of the same seed."""
+    """Whether methods start from nothing or go on from the Vanilla model of the same seed: to
+    retrain it, pictures and batch statistics as they are, as long as ranking and AUC are kept, or
+    to continue its training by a whole fit of `retrain_epochs`."""
     retrain_epochs: int = 10
     retrain_rate: float | None = None
     """The learning rate of retraining, that of the fit unless given."""
@@ -283,7 +285,7 @@ def _try_methods(recipe: Recipe) -> None:
             other = entry.model != METHODS[VANILLA].model or not (
                 method.prepare is None or isinstance(method.prepare, Smoothing)
             )
-            if recipe.schema == RETRAIN and other:
+            if recipe.schema != SCRATCH and other:
                 raise ValueError(
                     f"recipe {recipe.name!r} retrains, but {entry.label} trains another network "
                     "than Vanilla's and cannot go on from it: leave it out."

@@ -33,8 +33,8 @@ from r2et.evaluation.evaluate import attacked_by, budget_of, evaluate, task_of
 from r2et.evaluation.protocol import DTYPES
 from r2et.evaluation.results import Failure, Result
 from r2et.experiments.config import (
+    CONTINUE,
     LAST_ABLE,
-    RETRAIN,
     SCRATCH,
     VANILLA,
     MethodPlan,
@@ -297,12 +297,12 @@ def controls(recipe: Recipe) -> tuple[MethodPlan, ...]:
 
 def retrains(recipe: Recipe, method: str) -> bool:
     """Whether a method goes on from the Vanilla model instead of starting anew."""
-    return recipe.schema == RETRAIN and method != VANILLA
+    return recipe.schema != SCRATCH and method != VANILLA
 
 
 def follows_vanilla(recipe: Recipe, method: str) -> bool:
     """Whether a method is trained after Vanilla: to go on from it, or to keep an AUC beside it."""
-    return method != VANILLA and (recipe.schema == RETRAIN or recipe.epoch == LAST_ABLE)
+    return retrains(recipe, method) or (recipe.epoch == LAST_ABLE and method != VANILLA)
 
 
 def row_key(dataset: Dataset, recipe: Recipe, seed: int, plan: MethodPlan) -> str:
@@ -383,7 +383,7 @@ def train_unit(work: Work, plan: MethodPlan, vanilla: Outcome | None) -> list[Ou
             "data": work.data,
             "seed": work.seed,
             "method": plan.name,
-            "schema": RETRAIN if retrains(recipe, plan.name) else SCRATCH,
+            "schema": recipe.schema if retrains(recipe, plan.name) else SCRATCH,
             "epochs": len(each.history),
             "candidate": asdict(candidate),
             **taught,
@@ -547,15 +547,21 @@ def measured_explanation(dataset: Dataset, recipe: Recipe) -> Explainer:
 def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
     assert vanilla.model is not None
     assert vanilla.candidate is not None
-    # Statistics stay as they are: explanations are formed with them, and in training mode every
-    # batch would pass through the network once more.
-    start = from_bytes(vanilla.model).eval()
-    return Beginning(
+    start = from_bytes(vanilla.model)
+    begin = Beginning(
         network=start,
         settings=_retraining(split, recipe),
         k=recipe.evaluation.k,
         explain=trained_explanation(split.dataset, recipe),
         vanilla=start if recipe.retrain_by == VANILLA else None,
+    )
+    if recipe.schema == CONTINUE:
+        return begin
+    # Statistics stay as they are: explanations are formed with them, and in training mode every
+    # batch would pass through the network once more.
+    start.eval()
+    return replace(
+        begin,
         accept=keeps_ranking(
             start,
             split.valid,
@@ -568,10 +574,14 @@ def _retrain(split: Split, recipe: Recipe, vanilla: Outcome) -> Beginning:
 
 
 def _retraining(split: Split, recipe: Recipe) -> FitSettings:
-    """How a recipe retrains on this seed: shorter, perhaps slower, and pictures as they are."""
+    """How a recipe goes on from Vanilla on this seed: shorter, perhaps slower.
+
+    Continued, pictures are varied as before; else they are taken as they are.
+    """
     usual = fit_settings(split, recipe)
     rate = recipe.retrain_rate or usual.learning_rate
-    return replace(usual, epochs=recipe.retrain_epochs, learning_rate=rate, augment="")
+    augment = usual.augment if recipe.schema == CONTINUE else ""
+    return replace(usual, epochs=recipe.retrain_epochs, learning_rate=rate, augment=augment)
 
 
 def judged(models: Sequence[nn.Module], split: Split, recipe: Recipe) -> list[Candidate]:
