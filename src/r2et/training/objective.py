@@ -1,6 +1,7 @@
 """The loss of a method, which any training loop can minimise."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -101,7 +102,8 @@ class Objective(nn.Module):
 
     def _penalties(self, x: Tensor, logits: Tensor, way: RowTrace | None) -> dict[str, Tensor]:
         """Each penalty of each example, not yet weighted: (B,) each."""
-        with eval_mode(self.model) as switched:
+        # Of a row nothing differs in training: it need not be looked through at every step.
+        with eval_mode(self.model) if way is None else nullcontext() as switched:
             if switched or not torch.is_grad_enabled():
                 # Logits of batch statistics are good for the loss only: examples mix in them,
                 # and the class they favour need not be the one the model will predict.
