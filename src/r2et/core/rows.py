@@ -11,7 +11,7 @@ ROW = (nn.Linear, nn.ReLU, nn.LeakyReLU)
 
 
 class Kink(NamedTuple):
-    """A layer of kinks on the way back: what it met, (B, n), without a graph, and its left slope."""
+    """A layer of kinks on the way back: what it met, (B, n), without a graph; its left slope."""
 
     met: Tensor
     below: float

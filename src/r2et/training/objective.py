@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from r2et.core.autograd import PLAIN_ATTENTION, eval_mode
 from r2et.core.inputs import Joined
 from r2et.core.rows import RowTrace, is_row, row_trace
+from r2et.core.second_order import differentiated_twice
 from r2et.explainers import check_classes, check_logits, check_targets, logits_of
 from r2et.methods.method import BatchContext, Draw, Method
 
@@ -92,7 +93,10 @@ class Objective(nn.Module):
     def _passed(self, x: Tensor) -> tuple[Tensor, RowTrace | None]:
         """One logit for each class, (B, C), and the way there, where it is known."""
         way = row_trace(self.model, x) if self.method.penalties else None
-        return (logits_of(self.model, x), None) if way is None else (way.logits, way)
+        if way is not None:
+            return way.logits, way
+        with differentiated_twice() if x.requires_grad else nullcontext():
+            return logits_of(self.model, x), None
 
     def _classified(self, logits: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy of each example: (B,)."""
