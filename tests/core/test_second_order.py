@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from r2et.core import second_order
 from r2et.core.autograd import PLAIN_ATTENTION
@@ -180,6 +181,37 @@ def test_every_stand_in_is_taken_somewhere(name: Callable[..., Any]) -> None:
     given[0].requires_grad_()
     found = second_order.KNOWN[name](*given)
     torch.testing.assert_close(found, name(*given))
+
+
+def test_stand_ins_are_called_as_torch_is() -> None:
+    x, weight = numbers(2, 3, 5, 5).requires_grad_(), numbers(4, 3, 2, 2)
+    ones, half = torch.ones_like(x[0, :, 0, 0]), 0.5 * torch.ones_like(x[0, :, 0, 0])
+    with differentiated_twice():
+        told = [
+            F.relu(input=x),
+            F.leaky_relu(input=x, negative_slope=0.3),
+            F.gelu(input=x),
+            F.conv2d(input=x, weight=weight, stride=[2], padding=[1, 0]),
+            F.batch_norm(input=x, running_mean=ones, running_var=half, eps=0.1),
+        ]
+    nodes = [each.grad_fn.name().removesuffix("Backward") for each in told if each.grad_fn]
+    assert nodes == ["_Relu", "_LeakyRelu", "_Gelu", "_Convolved", "AddcmulBackward0"]
+    torch.testing.assert_close(told[0], x.relu())
+    torch.testing.assert_close(told[1], F.leaky_relu(x, 0.3))
+    torch.testing.assert_close(told[2], F.gelu(x))
+    torch.testing.assert_close(told[3], F.conv2d(x, weight, None, 2, (1, 0)))
+    torch.testing.assert_close(told[4], F.batch_norm(x, ones, half, eps=0.1))
+
+
+def test_checkpoints_find_again_what_they_kept() -> None:
+    class Kept(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+            return found
+
+    layers = drawn(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten()))
+    layers.eval()
+    check_same(Kept(*layers), numbers(2, 2, 4, 4))
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {

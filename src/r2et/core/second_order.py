@@ -14,6 +14,11 @@ from torch.overrides import TorchFunctionMode
 aten = torch.ops.aten
 Size = tuple[int, ...]
 PLAIN = frozenset((Tensor, nn.Parameter))
+# What a network keeps for its slopes may be somebody else's to keep: checkpoints compute it again,
+# later and by torch's own layers, and must find the same.
+kept_elsewhere: Callable[[bool], object] | None = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", None
+)
 
 
 def differentiated_twice() -> AbstractContextManager[object]:
@@ -23,23 +28,27 @@ def differentiated_twice() -> AbstractContextManager[object]:
     each product is one of torch's fast kernels; all other operations stay torch's own. Derivatives
     of every order are right. Where the caller does not record, nothing changes.
     """
-    return _Twice() if torch.is_grad_enabled() else nullcontext()
+    if kept_elsewhere is None or not torch.is_grad_enabled():
+        return nullcontext()
+    return _Twice(kept_elsewhere)
 
 
 class _Twice(TorchFunctionMode):
     """Calls of known layers answered by what stands for them, all others by torch."""
+
+    def __init__(self, kept_elsewhere: Callable[[bool], object]) -> None:
+        super().__init__()
+        self.kept_elsewhere = kept_elsewhere
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """What the function says, of tensors as torch makes them and without lower precision."""
         kwargs = kwargs or {}
-        stand_in = KNOWN.get(func)
-        if stand_in is not None and PLAIN.issuperset(types) and torch.is_grad_enabled():
-            found = stand_in(*args, **kwargs)
-            if found is not None:
-                return found
-        return func(*args, **kwargs)
+        stand_in, found = KNOWN.get(func), None
+        if stand_in and torch.is_grad_enabled() and not self.kept_elsewhere(True):
+            found = stand_in(*args, **kwargs) if PLAIN.issuperset(types) else None
+        return func(*args, **kwargs) if found is None else found
 
 
 def _differentiable(*tensors: object) -> bool:
@@ -89,12 +98,16 @@ class _LeakyRelu(torch.autograd.Function):
         return aten.leaky_relu_backward(flow, x.detach(), ctx.below, False), None
 
 
-def _relu(x: Tensor, inplace: bool = False) -> Tensor | None:
-    return None if inplace or not _differentiable(x) else _applied(_Relu, x)
+def _relu(input: Tensor, inplace: bool = False) -> Tensor | None:
+    return None if inplace or not _differentiable(input) else _applied(_Relu, input)
 
 
-def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor | None:
-    return None if inplace or not _differentiable(x) else _applied(_LeakyRelu, x, negative_slope)
+def _leaky_relu(
+    input: Tensor, negative_slope: float = 0.01, inplace: bool = False
+) -> Tensor | None:
+    if inplace or not _differentiable(input):
+        return None
+    return _applied(_LeakyRelu, input, negative_slope)
 
 
 # --- convolutions: the slope by the input is one, too, transposed, and has fast slopes itself ---
@@ -186,7 +199,7 @@ def _kept(ctx: Any) -> _Convolution:
 
 
 def _conv(
-    x: Tensor,
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | Size = 1,
@@ -194,21 +207,21 @@ def _conv(
     dilation: int | Size = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    if isinstance(padding, str) or not _differentiable(x, weight, *_given(bias)):
+    if isinstance(padding, str) or not _differentiable(input, weight, *_given(bias)):
         return None
-    if x.ndim != weight.ndim:
+    if input.ndim != weight.ndim:
         return None
-    places = x.ndim - 2
+    places = input.ndim - 2
 
     def each(size: int | Size) -> Size:
         sizes = (size,) if isinstance(size, int) else tuple(size)
         return sizes * places if len(sizes) == 1 else sizes
 
-    layer = _Convolution(x, weight, (each(stride), each(padding), each(dilation)), groups)
+    layer = _Convolution(input, weight, (each(stride), each(padding), each(dilation)), groups)
     with torch.no_grad():
         value = layer.value()
     share = _applied(_Share, layer, value.shape, weight)
-    found = _applied(_Convolved, layer, [value], x, share)
+    found = _applied(_Convolved, layer, [value], input, share)
     return found if bias is None else found + bias.view(-1, *(1,) * places)
 
 
@@ -220,7 +233,7 @@ def _given(*tensors: Tensor | None) -> list[Tensor]:
 
 
 def _batch_norm(
-    x: Tensor,
+    input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None = None,
@@ -231,14 +244,14 @@ def _batch_norm(
 ) -> Tensor | None:
     if training or running_mean is None or running_var is None:
         return None
-    if not _differentiable(x, running_mean, running_var, *_given(weight, bias)):
+    if not _differentiable(input, running_mean, running_var, *_given(weight, bias)):
         return None
     scale = (running_var + eps).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -running_mean * scale
     shift = shift if bias is None else shift + bias
-    by_channel = (-1, *(1,) * (x.ndim - 2))
-    return torch.addcmul(shift.view(by_channel), x, scale.view(by_channel))
+    by_channel = (-1, *(1,) * (input.ndim - 2))
+    return torch.addcmul(shift.view(by_channel), input, scale.view(by_channel))
 
 
 # --- GELU and attention: their slopes are kept, and what bends them takes few operations ---
@@ -272,10 +285,10 @@ class _Gelu(torch.autograd.Function):
         return flow * ctx.saved_tensors[0], None
 
 
-def _gelu(x: Tensor, approximate: str = "none") -> Tensor | None:
-    if approximate != "none" or not _differentiable(x):
+def _gelu(input: Tensor, approximate: str = "none") -> Tensor | None:
+    if approximate != "none" or not _differentiable(input):
         return None
-    return _applied(_Gelu, x, [_applied(_GeluSlope, x)])
+    return _applied(_Gelu, input, [_applied(_GeluSlope, input)])
 
 
 def _attention(
