@@ -203,6 +203,21 @@ def test_stand_ins_are_called_as_torch_is() -> None:
     torch.testing.assert_close(told[4], F.batch_norm(x, ones, half, eps=0.1))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.batch_norm(x[:, :1], torch.zeros(3), torch.ones(3)),
+        lambda x: F.conv2d(x, torch.ones(4, 2, 2, 2)),
+        lambda x: F.conv2d(x[0], torch.ones(4, 5, 2)),
+        lambda x: nn.MultiheadAttention(5, 1)(x[0], x[0], x[0], need_weights=False, is_causal=True),
+    ],
+)
+def test_what_torch_refuses_is_refused(call: Callable[[Tensor], Any]) -> None:
+    x = torch.rand(2, 3, 5, 5, requires_grad=True)
+    with pytest.raises(RuntimeError), differentiated_twice():
+        call(x)
+
+
 def test_checkpoints_find_again_what_they_kept() -> None:
     class Kept(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
@@ -220,7 +235,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "gelu": (second_order._gelu, ((3, 4),)),
     "attention": (second_order._attention, ((2, 3), (4, 3), (4, 3))),
     "convolution": (
-        lambda x, w, b: second_order._conv(x, w, b, stride=2, padding=1, groups=2),
+        lambda x, w, b: second_order._conv(2, x, w, b, stride=2, padding=1, groups=2),
         ((1, 4, 3, 3), (2, 2, 2, 2), (2,)),
     ),
 }

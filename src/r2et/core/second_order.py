@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -199,6 +200,7 @@ def _kept(ctx: Any) -> _Convolution:
 
 
 def _conv(
+    places: int,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -209,9 +211,8 @@ def _conv(
 ) -> Tensor | None:
     if isinstance(padding, str) or not _differentiable(input, weight, *_given(bias)):
         return None
-    if input.ndim != weight.ndim:
+    if not input.ndim == weight.ndim == places + 2:
         return None
-    places = input.ndim - 2
 
     def each(size: int | Size) -> Size:
         sizes = (size,) if isinstance(size, int) else tuple(size)
@@ -244,6 +245,8 @@ def _batch_norm(
 ) -> Tensor | None:
     if training or running_mean is None or running_var is None:
         return None
+    if input.ndim < 2 or not input.shape[1] == len(running_mean) == len(running_var):
+        return None  # torch's to refuse
     if not _differentiable(input, running_mean, running_var, *_given(weight, bias)):
         return None
     scale = (running_var + eps).rsqrt()
@@ -316,7 +319,7 @@ def _multi_head(*args: Any, **kwargs: Any) -> tuple[Tensor, None] | None:
     call = given.arguments
     x, heads = call["query"], call["num_heads"]
     weights = [call[name] for name in ("in_proj_weight", "out_proj_weight")]
-    if call["need_weights"] or call["use_separate_proj_weight"] or call["add_zero_attn"]:
+    if any(call[name] for name in UNKNOWN):
         return None
     if any(call[name] is not None for name in LEFT_OUT) or (call["training"] and call["dropout_p"]):
         return None
@@ -333,12 +336,15 @@ def _multi_head(*args: Any, **kwargs: Any) -> tuple[Tensor, None] | None:
 
 
 MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
+UNKNOWN = ("need_weights", "use_separate_proj_weight", "add_zero_attn", "is_causal")
 LEFT_OUT = ("key_padding_mask", "attn_mask", "bias_k", "bias_v", "static_k", "static_v")
 
 KNOWN: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.relu, torch.relu, Tensor.relu), _relu),
     F.leaky_relu: _leaky_relu,
-    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), _conv),
+    F.conv1d: partial(_conv, 1),
+    F.conv2d: partial(_conv, 2),
+    F.conv3d: partial(_conv, 3),
     F.batch_norm: _batch_norm,
     F.gelu: _gelu,
     F.scaled_dot_product_attention: _attention,
