@@ -115,7 +115,7 @@ def _leaky_relu(
 
 
 class _Convolution(NamedTuple):
-    """A convolution of x by its weights, both with their graphs.
+    """A convolution of x by its weights, with their graphs.
 
     No tensors that a function of torch is given, so that none is a way to them but as it says.
     """
@@ -125,10 +125,10 @@ class _Convolution(NamedTuple):
     sides: tuple[Size, Size, Size]
     groups: int
 
-    def value(self) -> Tensor:
-        """What it makes of x, no bias added."""
+    def value(self, bias: Tensor | None) -> Tensor:
+        """What it makes of x."""
         found: Tensor = aten.convolution(
-            self.x, self.weight, None, *self.sides, False, self._none(), self.groups
+            self.x, self.weight, bias, *self.sides, False, self._none(), self.groups
         )
         return found
 
@@ -166,13 +166,17 @@ class _Share(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, layer: _Convolution, shape: Size, weight: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, layer: _Convolution, shape: Size, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
         _keep(ctx, layer)
         return weight.new_zeros(()).expand(shape)
 
     @staticmethod
-    def backward(ctx: Any, flow: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _kept(ctx).by_weight(flow)
+    def backward(ctx: Any, flow: Tensor) -> tuple[Tensor | None, ...]:
+        by_weight = _kept(ctx).by_weight(flow) if ctx.needs_input_grad[2] else None
+        by_bias = flow.sum((0, *range(2, flow.ndim))) if ctx.needs_input_grad[3] else None
+        return None, None, by_weight, by_bias
 
 
 class _Convolved(torch.autograd.Function):
@@ -220,10 +224,9 @@ def _conv(
 
     layer = _Convolution(input, weight, (each(stride), each(padding), each(dilation)), groups)
     with torch.no_grad():
-        value = layer.value()
-    share = _applied(_Share, layer, value.shape, weight)
-    found = _applied(_Convolved, layer, [value], input, share)
-    return found if bias is None else found + bias.view(-1, *(1,) * places)
+        value = layer.value(bias)
+    share = _applied(_Share, layer, value.shape, weight, bias)
+    return _applied(_Convolved, layer, [value], input, share)
 
 
 def _given(*tensors: Tensor | None) -> list[Tensor]:

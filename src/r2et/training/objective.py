@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.core.autograd import PLAIN_ATTENTION, eval_mode
+from r2et.core.autograd import PLAIN_ATTENTION, eval_mode, varying
 from r2et.core.inputs import Joined
 from r2et.core.rows import RowTrace, is_row, row_trace
 from r2et.core.second_order import differentiated_twice
@@ -95,7 +95,9 @@ class Objective(nn.Module):
         way = row_trace(self.model, x) if self.method.penalties else None
         if way is not None:
             return way.logits, way
-        with differentiated_twice() if x.requires_grad else nullcontext():
+        # What is computed in training is good for the loss only, which differentiates it once.
+        twice = x.requires_grad and not varying(self.model)
+        with differentiated_twice() if twice else nullcontext():
             return logits_of(self.model, x), None
 
     def _classified(self, logits: Tensor, y: Tensor) -> Tensor:
