@@ -111,7 +111,7 @@ def training_ratios() -> list[Ratio]:
     def variation_step(method: str) -> Callable[[], None]:
         return structured_step(method, thickness=0.0)
 
-    limits = {"r2et-noh": 2.6, "r2et-mm-noh": 2.8, "r2et": 3.5, "r2et-mm": 4.2}
+    limits = {"r2et-noh": 2.5, "r2et-mm-noh": 2.8, "r2et": 3.5, "r2et-mm": 4.2}
     limits |= {"est-h": 3.6, "exact-h": 12.0, "ssr": 12.0, "at": 8.0, "cl": 5.0, "thickness": 25.0}
     smooth = {"exact-h": 25.0, "ssr": 15.0, "cl": 12.0}
     ours = {"steadfast-quick": 5.5, "steadfast": 13.0}
@@ -140,7 +140,8 @@ def picture_ratios() -> list[Ratio]:
     """A step of R2ET on a whole ResNet18 of 32 x 32 pictures against one of Vanilla, batch 32.
 
     As in retraining, the statistics of its batch normalisation stay as they are; where they are
-    learnt as well, every batch passes through the network once more.
+    learnt as well, every batch passes through the network once more. Of ten classes each layer is
+    passed 12 times, 15 where statistics are learnt, and 3 times by Vanilla: no less than 4 and 5.
     """
     x = torch.rand(32, 3, 32, 32, generator=stream(0, "bench", "pictures"))
     y = torch.randint(0, 10, (32,), generator=stream(0, "bench", "classes"))
@@ -161,12 +162,12 @@ def picture_ratios() -> list[Ratio]:
         return METHODS[name].build(k=100, explain=explain, **settings)
 
     steps = {
-        "R2ET\\H": (step_by(r2et("r2et-noh")), 2.5),
+        "R2ET\\H": (step_by(r2et("r2et-noh")), 2.4),
         "R2ET": (step_by(r2et("r2et")), 4.5),
         "R2ET\\H by a directional derivative": (step_by(r2et("r2et-noh", by="direction")), 2.8),
         "R2ET, curvature on a quarter of the batch": (step_by(r2et("r2et", share=0.25)), 3.4),
-        "R2ET\\H, statistics learnt as well": (step_by(r2et("r2et-noh"), True), 4.0),
-        "R2ET, statistics learnt as well": (step_by(r2et("r2et"), True), 7.0),
+        "R2ET\\H, statistics learnt as well": (step_by(r2et("r2et-noh"), True), 3.8),
+        "R2ET, statistics learnt as well": (step_by(r2et("r2et"), True), 6.2),
     }
     vanilla = step_by(Method())
     ratios = []
@@ -207,7 +208,7 @@ def attention_ratios() -> list[Ratio]:
     y = torch.randint(0, 2, (32,), generator=stream(0, "bench", "classes"))
     networks = {
         "ViT, 64 patches": (64, 48, {"r2et-noh": 3.2, "r2et": 6.5}),
-        "text, 32 embedded words": (32, 64, {"r2et-noh": 2.8, "r2et": 5.0}),
+        "text, 32 embedded words": (32, 64, {"r2et-noh": 2.8, "r2et": 4.5}),
     }
     ratios = []
     for what, (tokens, numbers, limits) in networks.items():

@@ -20,6 +20,7 @@ from r2et.core.naming import nearest
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.rng import noise_like, stream
 from r2et.core.rows import RowTrace
+from r2et.core.second_order import differentiated_twice
 
 Quantity = Literal["probability", "logit", "margin", "loss"]
 Form = Literal["absolute", "signed", "normalised"]
@@ -218,7 +219,7 @@ def _by_steepness(score: Tensor, gradient: Tensor, of: Quantity = "probability")
 def input_gradient(model: nn.Module, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
     """Gradient of the explained quantity of class y: like x. Differentiable iff the caller is."""
     x = x if torch.is_grad_enabled() and x.requires_grad else x.detach().requires_grad_()
-    with torch.enable_grad(), eval_mode(model):
+    with differentiated_twice(), torch.enable_grad(), eval_mode(model):
         logits = logits_of(model, x)
     check_classes(y, logits.shape[-1])
     return input_gradient_of(logits, x, y, of)

@@ -16,7 +16,7 @@ def eval_mode(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
     In training mode batch normalisation mixes the examples of a batch and dropout draws at random:
     a slope explains nobody. Attention is computed so that it can be differentiated twice.
     """
-    switched = [part for part in model.modules() if part.training and _may_differ(part)]
+    switched = varying(model)
     for part in switched:
         part.training = False
     try:
@@ -25,6 +25,11 @@ def eval_mode(model: nn.Module) -> Iterator[Sequence[nn.Module]]:
     finally:
         for part in switched:
             part.training = True
+
+
+def varying(model: nn.Module) -> list[nn.Module]:
+    """The layers that are in training and may compute something else then."""
+    return [part for part in model.modules() if part.training and _may_differ(part)]
 
 
 class _PlainAttention:

@@ -7,11 +7,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Factor = Tensor | nn.Linear
-"""What a slope meets on its way back: the slopes of kinks, (B, n), or a layer's weights."""
-
-
 ROW = (nn.Linear, nn.ReLU, nn.LeakyReLU)
+
+
+class Kink(NamedTuple):
+    """A layer of kinks on the way back: what it met, (B, n), without a graph; its left slope."""
+
+    met: Tensor
+    below: float
+
+    def back(self, flow: Tensor) -> Tensor:
+        """The flow times the slopes, at zero that of the left side, as torch has it: (B, n)."""
+        found: Tensor = torch.ops.aten.leaky_relu_backward(flow, self.met, self.below, False)
+        return found
+
+
+Factor = Kink | nn.Linear
+"""What a slope meets on its way back."""
 
 
 class RowTrace(NamedTuple):
@@ -27,7 +39,7 @@ class RowTrace(NamedTuple):
     def back(self, flow: Tensor) -> Tensor:
         """The slope by x of the logits weighed by `flow`, (B, C), as if that were fixed: (B, d)."""
         for factor in reversed(self.factors):
-            flow = flow @ factor.weight if isinstance(factor, nn.Linear) else flow * factor
+            flow = factor.back(flow) if isinstance(factor, Kink) else flow @ factor.weight
         return flow
 
 
@@ -58,10 +70,8 @@ def row_trace(model: nn.Module, x: Tensor) -> RowTrace | None:
             x = F.linear(x, layer.weight, layer.bias)
             factors.append(layer)
         else:
-            # The slope of a kink at zero is that of its left side, as torch has it.
             below = layer.negative_slope if isinstance(layer, nn.LeakyReLU) else 0.0
-            before = x.detach()
-            factors.append(torch.full_like(before, below).masked_fill_(before > 0, 1.0))
+            factors.append(Kink(x.detach(), below))
             x = F.leaky_relu(x, below) if isinstance(layer, nn.LeakyReLU) else F.relu(x)
     return RowTrace(x, factors)
 

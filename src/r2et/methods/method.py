@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -14,6 +15,7 @@ from r2et.core.autograd import estimated_curvature, eval_mode, gradient_of
 from r2et.core.geometry import by_example
 from r2et.core.naming import keyword_defaults, nearest
 from r2et.core.rows import RowTrace, row_trace
+from r2et.core.second_order import differentiated_twice
 from r2et.explainers import (
     Explainer,
     check_logits,
@@ -55,7 +57,7 @@ class BatchContext:
     @cached_property
     def logits(self) -> Tensor:
         """One logit for each class, with a graph to x: (B, C)."""
-        with torch.enable_grad(), eval_mode(self.model):
+        with torch.enable_grad(), eval_mode(self.model), differentiated_twice():
             if not self.x.requires_grad:
                 self.x = self.x.detach().requires_grad_()
             logits = logits_of(self.model, self.x)
@@ -304,5 +306,7 @@ def odds_saliency(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     recording = torch.is_grad_enabled()
     x = x if recording and x.requires_grad else x.detach().requires_grad_()
     with torch.enable_grad(), eval_mode(model):
-        slope = gradient_of(log_odds(model(x), y), x, create_graph=recording)
+        with differentiated_twice() if recording else nullcontext():
+            logits = model(x)
+        slope = gradient_of(log_odds(logits, y), x, create_graph=recording)
     return slope.flatten(1).abs()

@@ -122,7 +122,7 @@ def r2et(
 
     def margin_of(saliency: Tensor, kept: Tensor, room: float = room) -> Tensor:
         mean = mean_margin(saliency, kept, k, pairs=pairs, gap=gap, facing=facing, room=room)
-        return mean * (pair_count(k, saliency.shape[-1], pairs, facing) if over == "sum" else 1)
+        return mean if over == "mean" else mean * pair_count(k, saliency.shape[-1], pairs, facing)
 
     def negative_margin(batch: BatchContext) -> Tensor:
         saliency = batch.saliency(explain)

@@ -1,15 +1,17 @@
 """The loss of a method, which any training loop can minimise."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from r2et.core.autograd import PLAIN_ATTENTION, eval_mode
+from r2et.core.autograd import PLAIN_ATTENTION, eval_mode, varying
 from r2et.core.inputs import Joined
 from r2et.core.rows import RowTrace, is_row, row_trace
+from r2et.core.second_order import differentiated_twice
 from r2et.explainers import check_classes, check_logits, check_targets, logits_of
 from r2et.methods.method import BatchContext, Draw, Method
 
@@ -91,7 +93,12 @@ class Objective(nn.Module):
     def _passed(self, x: Tensor) -> tuple[Tensor, RowTrace | None]:
         """One logit for each class, (B, C), and the way there, where it is known."""
         way = row_trace(self.model, x) if self.method.penalties else None
-        return (logits_of(self.model, x), None) if way is None else (way.logits, way)
+        if way is not None:
+            return way.logits, way
+        # What is computed in training is good for the loss only, which differentiates it once.
+        twice = x.requires_grad and not varying(self.model)
+        with differentiated_twice() if twice else nullcontext():
+            return logits_of(self.model, x), None
 
     def _classified(self, logits: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy of each example: (B,)."""
@@ -101,7 +108,8 @@ class Objective(nn.Module):
 
     def _penalties(self, x: Tensor, logits: Tensor, way: RowTrace | None) -> dict[str, Tensor]:
         """Each penalty of each example, not yet weighted: (B,) each."""
-        with eval_mode(self.model) as switched:
+        # Of a row nothing differs in training: it need not be looked through at every step.
+        with eval_mode(self.model) if way is None else nullcontext() as switched:
             if switched or not torch.is_grad_enabled():
                 # Logits of batch statistics are good for the loss only: examples mix in them,
                 # and the class they favour need not be the one the model will predict.
