@@ -1,6 +1,8 @@
+import gc
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -472,6 +474,24 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
         [sys.executable, "-c", work], capture_output=True, text=True, check=True, timeout=600
     )
     assert int(done.stdout) < 1.25 * BYTES_AT_ONCE
+
+
+def test_what_was_weighed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Inputs as large as these are weighed by a pass of one row, at every call.
+    model, x = tiny_mlp(d=700), numbers(100, 700)
+    labels = predicted(model, x)
+    seen: list[weakref.ref[Tensor]] = []
+    weighed = input_gradient
+
+    def watched(model: nn.Module, x: Tensor, y: Tensor, of: Quantity) -> Tensor:
+        seen.append(weakref.ref(x))
+        return weighed(model, x, y, of)
+
+    monkeypatch.setattr("r2et.explainers.input_gradient", watched)
+    gradient(model, x, labels)
+    gc.collect()
+    assert len(seen) == 2
+    assert seen[0]() is None
 
 
 # --- sure models ---

@@ -377,19 +377,22 @@ def _rows_within(model: nn.Module, x: Tensor, y: Tensor, rows: int, of: Quantity
         return max(1, rows)
     turn = getattr(model, "in_turn", 1)
     own = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
-    kept: dict[int, Tensor] = {}
+    kept: list[list[Tensor]] = []
 
-    def keep(saved: Tensor) -> Tensor:
-        kept[saved.untyped_storage().data_ptr()] = saved  # held, so that no place is used twice
-        return saved
+    def keep(saved: Tensor) -> list[Tensor]:
+        kept.append([saved])  # held, so that no place is used twice
+        return kept[-1]
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda held: held[0]):
         # Copies: a view would count as all the rows that it is a view of.
         few = x[:turn].detach().clone().requires_grad_()
         found = input_gradient(model, few, y[:turn].clone(), of)
-    sizes = [each.untyped_storage().nbytes() for place, each in kept.items() if place not in own]
+    storages = [saved.untyped_storage() for (saved,) in kept]
+    sizes = {each.data_ptr(): each.nbytes() for each in (*storages, found.untyped_storage())}
+    for held in kept:
+        held.clear()  # of a graph that holds its own results nothing would ever be let go
     # Going back through all of it, a layer's own scratch paper takes up to some times as much.
-    each = 4 * (sum(sizes) + found.untyped_storage().nbytes()) / turn
+    each = 4 * sum(size for place, size in sizes.items() if place not in own) / turn
     return max(1, int(BYTES_AT_ONCE / each))
 
 
