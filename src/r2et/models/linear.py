@@ -24,9 +24,13 @@ def fitted_logistic(x: Tensor, y: Tensor, *, penalty: float = 1e-4) -> nn.Sequen
     if len(missing := set(range(classes)) - set(y.tolist())):
         raise ValueError(f"y must hold every class 0..{classes - 1}, but has no {sorted(missing)}.")
     control = LogisticRegression(C=1 / penalty, max_iter=2000, tol=1e-6)
-    control.fit(x.double().cpu().numpy(), y.cpu().numpy())
+    values = x.double().cpu().numpy()
+    # Biases are free: centred, the optimum is the same, and a third of the steps find it.
+    middle = values.mean(0)
+    control.fit(values - middle, y.cpu().numpy())
     layer = undrawn(x.shape[1], classes)
-    weights, biases = np.asarray(control.coef_), np.asarray(control.intercept_)
+    weights = np.asarray(control.coef_)
+    biases = np.asarray(control.intercept_) - weights @ middle
     if classes == 2:
         weights = np.concatenate([-weights / 2, weights / 2])
         biases = np.concatenate([-biases / 2, biases / 2])
