@@ -218,6 +218,27 @@ def test_what_torch_refuses_is_refused(call: Callable[[Tensor], Any]) -> None:
         call(x)
 
 
+class ByRow(nn.Module):
+    """A convolution and a kink, mapped over the rows of a batch by torch's own transform."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = torch.vmap(lambda row: torch.relu(self.convolution(row[None]))[0])(x)
+        return found.flatten(1)
+
+
+def test_transformed_networks_are_left_to_torch() -> None:
+    check_same(drawn(ByRow()), numbers(2, 1, 5, 5))
+
+
+def test_compiled_networks_are_left_to_torch() -> None:
+    model = drawn(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten()))
+    check_same(torch.compile(model.eval(), backend="eager"), numbers(2, 1, 5, 5))
+
+
 def test_checkpoints_find_again_what_they_kept() -> None:
     class Kept(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:

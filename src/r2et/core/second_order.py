@@ -20,6 +20,8 @@ PLAIN = frozenset((Tensor, nn.Parameter))
 kept_elsewhere: Callable[[bool], object] | None = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", None
 )
+# Transforms of functions, vmap among them, and what is being compiled see torch's own layers.
+transformed: Callable[[], bool] | None = getattr(torch._C, "_are_functorch_transforms_active", None)
 
 
 def differentiated_twice() -> AbstractContextManager[object]:
@@ -29,27 +31,35 @@ def differentiated_twice() -> AbstractContextManager[object]:
     each product is one of torch's fast kernels; all other operations stay torch's own. Derivatives
     of every order are right. Where the caller does not record, nothing changes.
     """
-    if kept_elsewhere is None or not torch.is_grad_enabled():
+    if kept_elsewhere is None or transformed is None or not torch.is_grad_enabled():
         return nullcontext()
-    return _Twice(kept_elsewhere)
+    return _Twice(kept_elsewhere, transformed)
 
 
 class _Twice(TorchFunctionMode):
     """Calls of known layers answered by what stands for them, all others by torch."""
 
-    def __init__(self, kept_elsewhere: Callable[[bool], object]) -> None:
+    def __init__(
+        self, kept_elsewhere: Callable[[bool], object], transformed: Callable[[], bool]
+    ) -> None:
         super().__init__()
-        self.kept_elsewhere = kept_elsewhere
+        self.kept_elsewhere, self.transformed = kept_elsewhere, transformed
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """What the function says, of tensors as torch makes them and without lower precision."""
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
         stand_in, found = KNOWN.get(func), None
-        if stand_in and torch.is_grad_enabled() and not self.kept_elsewhere(True):
+        if stand_in and torch.is_grad_enabled() and not self._is_apart():
             found = stand_in(*args, **kwargs) if PLAIN.issuperset(types) else None
         return func(*args, **kwargs) if found is None else found
+
+    def _is_apart(self) -> bool:
+        """Whether somebody else decides how layers are passed just now."""
+        return self.transformed() or bool(self.kept_elsewhere(True))
 
 
 def _differentiable(*tensors: object) -> bool:
