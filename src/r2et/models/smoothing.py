@@ -127,6 +127,10 @@ class Blur(nn.Module):
         weight = self.weight.expand(channels, 1, size, size)
         return F.conv2d(x, weight, padding=size // 2, groups=channels)
 
+    def extra_repr(self) -> str:
+        """What tells it from other blurs, where a network is printed."""
+        return f"sigma={self.sigma:g}"
+
 
 def with_blur(model: nn.Module, sigma: float) -> nn.Module:
     """A copy of `model` with a `Blur` in front of its first convolution of pictures.
