@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
@@ -204,6 +205,16 @@ def test_the_control_is_scikit_learns(classes: int) -> None:
     torch.testing.assert_close(odds, decision, rtol=1e-5, atol=1e-5)
     probabilities = torch.from_numpy(theirs.predict_proba(x.numpy()))
     torch.testing.assert_close(logits.softmax(-1), probabilities, rtol=1e-4, atol=1e-6)
+
+
+def test_the_control_is_at_its_optimum_also_where_the_loss_is_flat() -> None:
+    # What all columns of a one-hot group share is a constant, which the bias has for nothing: of
+    # the penalised optimum none is left in the weights, however little they are penalised.
+    group = torch.arange(600) % 3
+    x = torch.cat([F.one_hot(group).double(), numbers(600, 2)], dim=1)
+    y = (x @ numbers(5, 1, seed=1)[:, 0] + 3 * numbers(600, seed=2) > 1).long()
+    (weights, _) = fitted_logistic(x, y, penalty=1e-4).parameters()
+    assert weights.detach()[:, :3].sum(1).abs().max() < 1e-6 * weights.detach().abs().max()
 
 
 def directions(model: nn.Module, x: Tensor, y: int, of: str) -> Tensor:
