@@ -149,6 +149,8 @@ def siamese() -> Joined:
         model = Siamese(embed, 5, 2)
         nn.init.normal_(model.classifier.weight)
         nn.init.zeros_(model.classifier.bias)  # then half of all cosines are of each class
+        for weight in model.single.parameters():  # else whatever stood there, be it no number
+            nn.init.normal_(weight)
     piece = Piece(shape=(1, 6, 6))
     return Joined(model.double(), Inputs(pieces=(piece, piece)))
 

@@ -79,7 +79,9 @@ def tiny(**changes: Any) -> Recipe:
 # --- recipes ----------------------------------------------------------------------------------
 
 
-OF_OTHERS = {"first-look", "pictures", "networks", "paper-k10", "paper-k30", "paper-k100"}
+OF_OTHERS = {
+    "first-look", "pictures", "networks", "paper-k10", "paper-k30", "paper-k100", "paper-each-step",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted({*recipe_names()} - OF_OTHERS))

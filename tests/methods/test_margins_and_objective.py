@@ -757,4 +757,4 @@ def test_pooling_and_units_are_smooth_where_a_method_says_so() -> None:
         [first, nn.ReLU, SmoothPool2d, last],
         [first, nn.Softplus, SmoothPool2d, last],
     ]
-    assert "pooling >= 0" in refusal(lambda: r2et(k=2, pooling=-1.0))
+    assert "must be finite and >= 0" in refusal(lambda: r2et(k=2, pooling=-1.0))
