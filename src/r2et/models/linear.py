@@ -28,7 +28,7 @@ def fitted_logistic(x: Tensor, y: Tensor, *, penalty: float = 1e-4) -> nn.Sequen
     # Biases are free: centred, the optimum is the same, and a third of the steps find it.
     middle = values.mean(0)
     control.fit(values - middle, y.cpu().numpy())
-    layer = undrawn(x.shape[1], classes)
+    layer = undrawn(x.shape[1], classes).to(x.dtype)
     weights = np.asarray(control.coef_)
     biases = np.asarray(control.intercept_) - weights @ middle
     if classes == 2:
