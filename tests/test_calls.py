@@ -238,6 +238,26 @@ def test_an_explanation_without_a_slope_is_not_called_stable(name: str) -> None:
     assert "without a graph" in refusal(lambda: attack(model, x, predicted(model, x)))
 
 
+class Gated(nn.Module):
+    """Logits whose gradient by x is a gate that changes with x, cut off from its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.head = nn.Linear(6, 6).double(), nn.Linear(6, 2).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(x * torch.sigmoid(self.gate(x)).detach())
+        return found
+
+
+@every_attack
+def test_a_model_that_cuts_its_gradient_off_is_not_called_stable(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = Gated(), numbers(6, 6)
+    attack = small(name, explainer=Gradient(of="logit"))
+    assert "without a graph" in refusal(lambda: attack(model, x, predicted(model, x)))
+
+
 @every_attack
 def test_a_constant_explanation_is_stable(name: str) -> None:
     model, x = Linear(d=6).requires_grad_(False), numbers(6, 6)

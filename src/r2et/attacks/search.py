@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from r2et.core.autograd import eval_mode
+from r2et.core.autograd import eval_mode, piecewise_linear
 from r2et.core.geometry import by_example, repeated
 from r2et.core.inputs import joined, packed
 from r2et.core.ranking import facing_weights, margin_weights, top_k_mask
 from r2et.core.rng import noise_like, stream
+from r2et.core.second_order import torch_layers
 from r2et.explainers import (
     Explainer,
     InputExplainer,
@@ -147,13 +148,13 @@ def ready(
 def check_slopes(explain: Explainer, model: nn.Module, x: Tensor, y: Tensor) -> None:
     """Refuse an explanation without a slope by x that changes with x all the same.
 
-    A walk along its slope would stay where it is, and the explanation would look stable. Explainers
-    of this package have a slope where the model has one: between kinks, and between changes of the
-    runner-up of several classes, gradients of piecewise linear logits have none to find.
+    A walk along its slope would stay where it is, and the explanation would look stable. That of a
+    linear model changes nowhere, but for the runner-up of several classes: between kinks, gradients
+    of piecewise linear logits have no slope to find, and zeros say so elsewhere.
     """
-    if not len(x) or isinstance(explain, InputExplainer):
+    if not len(x) or (isinstance(explain, InputExplainer) and piecewise_linear(model)):
         return
-    with torch.enable_grad():
+    with torch.enable_grad(), torch_layers():
         point = x.detach().requires_grad_()
         saliency = explain(model, point, y)
         if saliency.requires_grad:

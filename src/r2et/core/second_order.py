@@ -2,8 +2,9 @@
 
 import inspect
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +25,19 @@ kept_elsewhere: Callable[[bool], object] | None = getattr(
 transformed: Callable[[], bool] | None = getattr(torch._C, "_are_functorch_transforms_active", None)
 
 
+_by_torch = ContextVar("_by_torch", default=False)
+
+
+@contextmanager
+def torch_layers() -> Iterator[None]:
+    """A context in which layers stay torch's own, whose slopes are zeros where there is none."""
+    token = _by_torch.set(True)
+    try:
+        yield
+    finally:
+        _by_torch.reset(token)
+
+
 def differentiated_twice() -> AbstractContextManager[object]:
     """A context in which networks are passed whose slopes are going to be differentiated.
 
@@ -31,7 +45,9 @@ def differentiated_twice() -> AbstractContextManager[object]:
     each product is one of torch's fast kernels; all other operations stay torch's own. Derivatives
     of every order are right. Where the caller does not record, nothing changes.
     """
-    if kept_elsewhere is None or transformed is None or not torch.is_grad_enabled():
+    if kept_elsewhere is None or transformed is None:
+        return nullcontext()
+    if _by_torch.get() or not torch.is_grad_enabled():
         return nullcontext()
     return _Twice(kept_elsewhere, transformed)
 
