@@ -9,16 +9,15 @@ import torch
 
 from r2et.core.autograd import estimated_curvature, hessian_norm
 from r2et.core.exact import exact_copy
-from r2et.core.files import read_rows
 from r2et.data.dataset import Dataset, Split
-from r2et.evaluation.results import append_results, result_from
+from r2et.evaluation.results import append_results
 from r2et.experiments.config import MethodPlan, Recipe, load_recipe
 from r2et.experiments.runner import Outcome, Work, alone, code_digest, fingerprint, train_unit
 from r2et.explainers import input_gradient, predicted
 from r2et.metrics.statistics import correlation
 from r2et.training.checkpoint import from_bytes
 from r2et.training.trainer import select
-from reproduction.papers import StepPoint, StepsResult
+from reproduction.papers import StepPoint, StepsResult, known_row
 from reproduction.targets import AS_PUBLISHED, STEPS_ROWS
 
 STEPS = (0.001, 0.01, 0.1, 0.5)
@@ -37,9 +36,8 @@ def steps_row(
     grids = [plan.grid for plan in plans]
     key = fingerprint(STEPS_ROWS, dataset.digest, recipe.digest, STEPS, grids)
     path = out / "steps.jsonl"
-    for number, kept in enumerate(read_rows(path), 1):
-        if kept.get("key") == key:
-            return result_from(StepsResult, kept, f"row {number} of {path}")
+    if (known := known_row(StepsResult, path, key)) is not None:
+        return known
     on_start()
     row = StepsResult(
         key=key,

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from r2et.attacks.comparison import HandlingPoint
+from r2et.core.files import read_rows
 from r2et.core.naming import nearest
 from r2et.data.builtin import DATASETS
 from r2et.evaluation.results import (
@@ -16,6 +18,7 @@ from r2et.evaluation.results import (
     Radii,
     Result,
     Style,
+    result_from,
     written,
 )
 from r2et.experiments.tables import (
@@ -202,6 +205,17 @@ class StepsResult(Result):
     """Steps of the finite difference compared on one data set and seed, on validation data."""
 
     points: tuple[StepPoint, ...] = ()
+
+
+Row = TypeVar("Row", bound=Result)
+
+
+def known_row(kind: type[Row], path: Path, key: str) -> Row | None:
+    """The row of a key that a file keeps already, None if there is none."""
+    for number, kept in enumerate(read_rows(path), 1):
+        if kept.get("key") == key:
+            return result_from(kind, kept, f"row {number} of {path}")
+    return None
 
 
 def steps_grid(row: StepsResult, title: str) -> Grid:

@@ -11,7 +11,6 @@ from torch import nn
 from r2et.attacks.comparison import HandlingPoint, compare_handling
 from r2et.attacks.pgd import WalkBudget
 from r2et.core.exact import exact_copy
-from r2et.core.files import read_rows
 from r2et.core.naming import nearest
 from r2et.core.settings import changed
 from r2et.data.builtin import load as load_embedded
@@ -48,7 +47,7 @@ from r2et.methods import METHODS
 from r2et.training.checkpoint import load as load_model
 from reproduction.difference_step import steps_row
 from reproduction.figure_numbers import CORRELATED, facing_of
-from reproduction.papers import HandlersResult
+from reproduction.papers import HandlersResult, known_row
 from reproduction.targets import (
     HANDLERS_ROWS,
     SALIENCY,
@@ -329,9 +328,8 @@ def handlers_row(
     )
     key = fingerprint(HANDLERS_ROWS, dataset.digest, recipe.digest, asdict(settings))
     path = out / "handlers.jsonl"
-    for number, kept in enumerate(read_rows(path), 1):
-        if kept.get("key") == key:
-            return result_from(HandlersResult, kept, f"row {number} of {path}")
+    if (known := known_row(HandlersResult, path, key)) is not None:
+        return known
     on_start()
     plan = Plan(dataset=dataset, recipe=recipe, seeds=1)
     unit = unit_of(plan, 0, recipe.methods[0], out)
