@@ -13,7 +13,7 @@ from brief import brief
 from closed_form import DropoutInForward, conv_net, mixing_mlp, numbers, tiny_mlp
 from r2et.core.inputs import Inputs, Joined, Piece
 from r2et.core.rng import stream
-from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer
+from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
 from r2et.methods import METHODS, BatchContext, MethodEntry
 from r2et.models import structured
 from r2et.models.additive import AdditiveNet
@@ -84,6 +84,7 @@ AS_DEFINED = {name: brief(explain) for name, explain in EXPLAINERS.items()}
 PROJECTED = {
     f"{name}, one-hot projected": replace(explain, one_hot=[(0, 2), (5, 3, 4)])
     for name, explain in AS_DEFINED.items()
+    if isinstance(explain, InputExplainer)
 }
 CHOICES: dict[str, Explainer] = {**AS_DEFINED, **PROJECTED}
 every_explainer = pytest.mark.parametrize("explain", CHOICES.values(), ids=CHOICES)

@@ -14,16 +14,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from r2et.core.autograd import eval_mode, gradient_of
+from r2et.core.coalitions import (
+    MOST_EXACT,
+    Coalitions,
+    every_coalition,
+    ordered_coalitions,
+    single_coalitions,
+)
 from r2et.core.geometry import by_example, on_segment, one_of
 from r2et.core.inputs import joined, packed
 from r2et.core.naming import nearest
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.rng import noise_like, stream
-from r2et.core.rows import RowTrace
+from r2et.core.rows import RowTrace, is_row
 from r2et.core.second_order import differentiated_twice
 
 Quantity = Literal["probability", "logit", "margin", "loss"]
-Form = Literal["absolute", "signed", "normalised"]
+Form = Literal["absolute", "signed", "normalised", "against", "both"]
+"""How scores are shown: `signed` is what speaks for the class, `against` its negative, `both` its
+magnitude, each of the sum over a feature's columns; `absolute` and, as shares of their total,
+`normalised` are sums of the columns' magnitudes, as in the papers."""
 Function = Callable[[Tensor], Tensor]
 Explainer = Callable[[nn.Module, Tensor, Tensor], Tensor]
 Place = Callable[[Tensor, range], Tensor]
@@ -31,6 +41,8 @@ Place = Callable[[Tensor, range], Tensor]
 
 BYTES_AT_ONCE = 2**29
 """About the memory that an explainer may take at once, unless its `rows_at_once` are given."""
+ORDERS = 64
+"""How many orders of attributes contributions are averaged over where they are too many."""
 FEW = 2**16  # numbers of all rows together that are not worth a look at the memory they take
 
 
@@ -175,6 +187,16 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """What is differentiated for each quantity: probability and loss are functions of the log-odds."""
 
 
+def quantity_of(logits: Tensor, y: Tensor, of: Quantity) -> Tensor:
+    """The explained quantity of class y itself: (B,)."""
+    if of not in SCORES:
+        raise ValueError(f"an explanation is of {' or '.join(SCORES)}, got {of!r}.")
+    score = SCORES[of](logits, y)
+    if of == "probability":
+        return torch.sigmoid(score)
+    return F.softplus(-score) if of == "loss" else score
+
+
 def input_gradient_of(logits: Tensor, x: Tensor, y: Tensor, of: Quantity = "probability") -> Tensor:
     """Gradient by x of the explained quantity of class y, `logits` computed from x: like x.
 
@@ -233,10 +255,12 @@ def shaped(scores: Tensor, form: Form, groups: Sequence[int] | None) -> Tensor:
     if form not in get_args(Form):
         raise ValueError(f"the form of an explanation is one of {get_args(Form)}, got {form!r}.")
     flat = scores.flatten(1)
-    if form != "signed":
+    if form in ("absolute", "normalised"):
         flat = flat.abs()
     if groups is not None:
         flat = _totals(flat, tuple(groups))
+    if form in ("against", "both"):
+        flat = -flat if form == "against" else flat.abs()
     if form == "normalised":
         total = flat.sum(-1, keepdim=True)
         # An explanation of nothing but zeros stays so; it is counted as a tie, not divided by zero.
@@ -345,7 +369,8 @@ def mean_input_gradient(
             f"points and rows_at_once must be at least 1, got {points} and {rows_at_once}."
         )
     if rows_at_once is None:
-        rows_at_once = _rows_within(model, x, y, len(x) * points, of)
+        work = partial(input_gradient, model, of=of)
+        rows_at_once = _rows_within(model, x, y, len(x) * points, work)
 
     def total(part: Tensor, labels: Tensor, numbers: range) -> Tensor:
         if place is _itself:
@@ -371,8 +396,10 @@ def mean_input_gradient(
     return torch.cat(sums) / points
 
 
-def _rows_within(model: nn.Module, x: Tensor, y: Tensor, rows: int, of: Quantity) -> int:
-    """How many of so many rows may be differentiated at once, by what the first of them keeps."""
+def _rows_within(
+    model: nn.Module, x: Tensor, y: Tensor, rows: int, work: Callable[[Tensor, Tensor], Tensor]
+) -> int:
+    """How many of so many rows may be worked on at once, by what the first of them keeps."""
     if rows * x[:1].numel() <= FEW:
         return max(1, rows)
     turn = getattr(model, "in_turn", 1)
@@ -386,7 +413,7 @@ def _rows_within(model: nn.Module, x: Tensor, y: Tensor, rows: int, of: Quantity
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda held: held[0]):
         # Copies: a view would count as all the rows that it is a view of.
         few = x[:turn].detach().clone().requires_grad_()
-        found = input_gradient(model, few, y[:turn].clone(), of)
+        found = work(few, y[:turn].clone())
     storages = [saved.untyped_storage() for (saved,) in kept]
     sizes = {each.data_ptr(): each.nbytes() for each in (*storages, found.untyped_storage())}
     for held in kept:
@@ -541,6 +568,206 @@ class IntegratedGradients(InputExplainer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shapley:
+    """Contributions of attributes to the score of a class, against a reference: (B, n).
+
+    phi_a = sum over S without a of |S|! (n - |S| - 1)! / n! [s(x_{S + a}, r) - s(x_S, r)], the mean
+    over the rows r of `reference`, zero unless given, where (x_S, r) takes the attributes in S from
+    x and all others from r. They add up to s(x) - mean s(r). `of` is what s is: the margin unless
+    given, which of two classes is the log-odds. `groups` holds the attribute of each column, each
+    column its own unless given.
+
+    Against real rows only such are asked for whose every attribute has a real value: what a model
+    does between the categories of an attribute changes nothing. Zeros are no value of a category:
+    of tables give some training rows, as `draw_reference` does.
+
+    Exact up to 12 attributes. Beyond, and wherever `orders` is given, the mean over that many
+    random orders, each beside its reverse, fixed by `seed`: again a fixed function of x, whose
+    `standard_error` says how far it may be from the exact one. A model that says of itself that it
+    is `additive`, and one of linear layers, needs no more than one score for each attribute.
+    """
+
+    explains_input: ClassVar[bool] = True
+    of: Quantity = "margin"
+    form: Form = "both"
+    groups: Sequence[int] | None = None
+    reference: Tensor | None = None
+    orders: int | None = None
+    seed: int = 0
+    rows_at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse orders without their reverses, and no rows at once."""
+        if self.orders is not None and (self.orders < 2 or self.orders % 2):
+            raise ValueError(
+                f"orders come with their reverses, so that their number is even, got {self.orders}."
+            )
+        if self.rows_at_once is not None and self.rows_at_once < 1:
+            raise ValueError(f"rows_at_once must be at least 1, got {self.rows_at_once}.")
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The contributions of each example's attributes to its class y, by `form`: (B, n)."""
+        return shaped(self.contributions(model, x, y), self.form, None)
+
+    def contributions(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Signed: they add up to the score less its mean on the reference: (B, n)."""
+        network, rows = joined(model, x), packed(x, model)
+        coalitions = self._coalitions(network, rows)
+        scores = self._scores(network, rows, y, coalitions)
+        found = scores @ coalitions.weights.to(scores)
+        if coalitions is single_coalitions(found.shape[1]):
+            _check_additive(found.sum(-1).detach(), (scores[:, -1] - scores[:, 0]).detach())
+        return found
+
+    def standard_error(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Of contributions by random orders, over these; zero where they are exact: (B, n)."""
+        network, rows = joined(model, x), packed(x, model)
+        coalitions = self._coalitions(network, rows)
+        if coalitions.parts is None:
+            return rows.new_zeros(len(rows), coalitions.members.shape[1])
+        with torch.no_grad():
+            scores = self._scores(network, rows, y, coalitions)
+        parts = torch.einsum("bk,pkm->pbm", scores, coalitions.parts.to(scores))
+        spread: Tensor = parts.std(0) / len(parts) ** 0.5
+        return spread
+
+    def _coalitions(self, model: nn.Module, x: Tensor) -> Coalitions:
+        attributes = max(self._attributes(x)) + 1
+        if self.orders is not None:
+            return ordered_coalitions(_orders(attributes, self.orders, self.seed))
+        if _is_additive(model, x, self.of):
+            return single_coalitions(attributes)
+        if attributes <= MOST_EXACT:
+            return every_coalition(attributes)
+        return ordered_coalitions(_orders(attributes, ORDERS, self.seed))
+
+    def _attributes(self, x: Tensor) -> tuple[int, ...]:
+        """The attribute of each number of an example, -1 for those that always stay its own."""
+        columns = x[:1].numel()
+        groups = tuple(range(columns)) if self.groups is None else tuple(self.groups)
+        known = set(groups) - {-1}
+        if len(groups) != columns or known != set(range(len(known))) or not known:
+            raise ValueError(
+                f"groups must number the attribute of each of {columns} columns from 0 on, -1 for "
+                f"none, got {len(groups)} numbers, {sorted(set(groups))[:5]} among them."
+            )
+        return groups
+
+    def _references(self, x: Tensor) -> Tensor:
+        """The rows that stand for those attributes that are not taken from x: (R, ...)."""
+        if self.reference is None:
+            return torch.zeros_like(x[:1])
+        rows = self.reference.detach().to(x)
+        rows = rows[None] if rows.ndim == x.ndim - 1 else rows
+        if rows.shape[1:] != x.shape[1:] or not len(rows) or not rows.isfinite().all():
+            raise ValueError(
+                f"a reference must be finite rows like the examples, of shape {tuple(x.shape[1:])} "
+                f"each, got {tuple(self.reference.shape)}: encode it as the examples are."
+            )
+        return rows
+
+    def _scores(self, model: nn.Module, x: Tensor, y: Tensor, coalitions: Coalitions) -> Tensor:
+        """What the model says of each coalition, the mean over the reference: (B, K)."""
+        check_targets(y, len(x))
+        references, groups = self._references(x), torch.tensor(self._attributes(x))
+        taken = (coalitions.members[:, groups] | (groups < 0)).view(-1, *x.shape[1:]).to(x.device)
+
+        def scored(part: Tensor, labels: Tensor, taken: Tensor, others: Tensor) -> Tensor:
+            mixed = torch.where(taken[:, None, None], part, others[:, None])  # (K, R, b, ...)
+            with eval_mode(model):
+                logits = logits_of(model, mixed.flatten(0, 2))
+            check_classes(labels, logits.shape[-1])
+            score = quantity_of(logits, labels.repeat(len(taken) * len(others)), self.of)
+            return score.view(mixed.shape[:3]).sum(1).T
+
+        wanted = len(x) * len(taken) * len(references)
+        at_once = self.rows_at_once
+        if at_once is None:
+            at_once = _rows_within(model, x, y, wanted, partial(_score, model, of=self.of))
+        if wanted <= at_once:
+            return scored(x, y, taken, references) / len(references)
+        turn = getattr(model, "in_turn", 1)
+        examples = min(len(x), max(turn, at_once // turn * turn))
+        rows = max(1, min(len(references), at_once // examples))
+        sets = max(1, at_once // (examples * rows))
+        found = []
+        for part, labels in zip(x.split(examples), y.split(examples), strict=True):
+            totals = []
+            for chosen in taken.split(sets):
+                works = [
+                    partial(scored, labels=labels, taken=chosen, others=others)
+                    for others in references.split(rows)
+                ]
+                totals.append(torch.stack([_recomputed(w, model, part) for w in works]).sum(0))
+            found.append(torch.cat(totals, 1))
+        return torch.cat(found) / len(references)
+
+
+@lru_cache(maxsize=16)
+def _orders(attributes: int, count: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    """Random orders of attributes, half of `count`: their reverses are the other half."""
+    draw = stream(seed, "shapley", str(attributes))
+    drawn = (torch.randperm(attributes, generator=draw) for _ in range(count // 2))
+    return tuple(tuple(order.tolist()) for order in drawn)
+
+
+def draw_reference(x: Tensor, y: Tensor | None = None, *, rows: int = 200, seed: int = 0) -> Tensor:
+    """Some of the rows x, (N, ...), against which contributions are told: (rows, ...).
+
+    With the classes y they are a sample in which each class has its share; rows of one class, such
+    as those who were approved, are a reference of their own: give only these. The draw is part of
+    what is told: another one of 20 rows changes the top 3 reasons of half of all people. Draw once,
+    keep the rows with the model, and keep them when it is fitted again.
+    """
+    if not 1 <= rows <= len(x):
+        raise ValueError(
+            f"a reference is drawn of 1..{len(x)} rows, as many as there are, got {rows}."
+        )
+    draw = stream(seed, "reference")
+    order = torch.randperm(len(x), generator=draw)
+    if y is not None:
+        check_targets(y, len(x))
+        labels = y.cpu()[order]
+        # The rank of each row within its class, as a share of it: the first rows by that share
+        # hold each class as often as all rows do, to within one.
+        rank = torch.zeros(len(x), dtype=torch.float64)
+        for label in labels.unique():
+            own = labels == label
+            rank[own] = (torch.arange(int(own.sum())).double() + 0.5) / int(own.sum())
+        order = order[rank.argsort(stable=True)]
+    return x.detach()[order[:rows].to(x.device)].clone()
+
+
+def _score(model: nn.Module, x: Tensor, y: Tensor, of: Quantity) -> Tensor:
+    """The explained quantity of class y: (B,)."""
+    with eval_mode(model):
+        return quantity_of(logits_of(model, x), y, of)
+
+
+def _is_additive(model: nn.Module, x: Tensor, of: Quantity) -> bool:
+    """Whether a model is known to have a score that is a sum over attributes."""
+    if of not in ("margin", "logit"):
+        return False
+    linear = type(model) is nn.Linear or (is_row(model, x) and len(list(model.children())) == 1)
+    if not linear and not getattr(model, "additive", False):
+        return False
+    with torch.no_grad(), eval_mode(model):
+        return of == "logit" or logits_of(model, x[:1]).shape[-1] == 2
+
+
+def _check_additive(sums: Tensor, differences: Tensor) -> None:
+    """Refuse contributions, one attribute at a time, that miss what all attributes do together."""
+    size = differences.abs().amax().clamp_min(1)
+    worst = float((sums - differences).abs().amax())
+    if worst > float(torch.finfo(sums.dtype).eps ** 0.5 * size):
+        raise ValueError(
+            "the model says that it is additive, but moving its attributes one at a time misses "
+            f"by {worst:.3g} what moving all does: take that word away, or give it groups in which "
+            "nothing interacts."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Activations:
     """Concepts: how strongly each neuron of a layer responds, whatever the class y: (B, n).
 
@@ -625,13 +852,20 @@ def explained(model: nn.Module, explain: Explainer, x: Tensor, y: Tensor) -> Ten
 gradient = Gradient()
 """The explanation wherever no other is asked for."""
 
-EXPLAINERS: dict[str, InputExplainer] = {
+EXPLAINERS: dict[str, InputExplainer | Shapley] = {
     "grad": gradient,
     "grad-x-input": GradientTimesInput(),
     "smooth-grad": SmoothGrad(),
     "integrated-gradients": IntegratedGradients(),
+    "shapley": Shapley(),
 }
 """Explanations by the features of the input; others by `dataclasses.replace` of an entry."""
+
+
+def slopes() -> dict[str, InputExplainer]:
+    """The entries of EXPLAINERS that need nothing but a model and a row: no reference."""
+    return {name: each for name, each in EXPLAINERS.items() if not isinstance(each, Shapley)}
+
 
 CONCEPTS: dict[str, Activations] = {"activations": Activations()}
 """Explanations by the neurons of a layer, which is to be named."""

@@ -39,13 +39,13 @@ from r2et.data.fitting import learnt
 from r2et.data.schema import Category, Schema, Values
 from r2et.data.writing import Writing
 from r2et.explainers import (
-    EXPLAINERS,
     Explainer,
     Form,
     log_odds,
     logits_of,
     predicted,
     shaped,
+    slopes,
 )
 from r2et.methods import METHODS, Method
 from r2et.models import ACTIVATIONS, bounded, build
@@ -575,8 +575,8 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _check_choice("by", by, ("feature", "column"))
         groups = self.schema_.groups if by == "column" else None
         if isinstance(explainer, str):
-            _check_choice("explainer", explainer, EXPLAINERS)
-            return replace(EXPLAINERS[explainer], form=form, groups=groups)
+            _check_choice("explainer", explainer, slopes())
+            return replace(slopes()[explainer], form=form, groups=groups)
         return lambda model, x, y: shaped(explainer(model, x, y), form, groups)
 
     def _explained_class(self, x: Tensor, target: Any) -> Tensor:

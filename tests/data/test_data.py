@@ -106,8 +106,11 @@ def test_categories_are_one_hot_and_ranges_are_true(embedded: Dataset) -> None:
     torch.testing.assert_close(
         torch.tensor([f.high for f in embedded.features], dtype=torch.float64), embedded.x.amax(0)
     )
-    for group in embedded.group_names:
+    assert isinstance(embedded.structure, TableStructure)
+    numbers = embedded.structure.groups
+    for place, group in enumerate(embedded.group_names):
         members = [i for i, f in enumerate(embedded.features) if f.group == group]
+        assert members == [i for i, number in enumerate(numbers) if number == place]
         kinds = {embedded.features[i].kind for i in members}
         assert len(kinds) == 1
         if kinds == {"category"}:

@@ -19,7 +19,7 @@ from r2et.core.autograd import piecewise_linear
 from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.data import Part
-from r2et.explainers import EXPLAINERS, check_inputs, gradient, predicted
+from r2et.explainers import EXPLAINERS, check_inputs, gradient, predicted, slopes
 from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
@@ -296,7 +296,7 @@ def test_nothing_to_stack_is_refused() -> None:
 # --- what the package computes of a stack -------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EXPLAINERS)
+@pytest.mark.parametrize("name", slopes())
 @pytest.mark.parametrize("build", [network, Custom], ids=["mlp", "custom"])
 def test_each_network_of_a_stack_is_explained_as_alone(
     name: str, build: Callable[[int], nn.Module]

@@ -60,6 +60,12 @@ class TableStructure:
         return tuple(dict.fromkeys(feature.group for feature in self.features))
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """For each column the number of its attribute, in the order of `group_names`."""
+        places = {name: place for place, name in enumerate(self.group_names)}
+        return tuple(places[feature.group] for feature in self.features)
+
+    @property
     def one_hot(self) -> tuple[Columns, ...]:
         """The column numbers of each one-hot group."""
         return one_hot(self.features)

@@ -13,8 +13,8 @@ from r2et.attacks.radius import Curve
 from r2et.attacks.registry import ATTACKS
 from r2et.core.naming import nearest
 from r2et.explainers import (
-    EXPLAINERS,
     SCORES,
+    slopes,
 )
 from r2et.metrics.exchanges import MeanAgreement
 from r2et.perturbations import PerturbationSet
@@ -46,7 +46,7 @@ class AttackRunSettings:
         """Refuse names that nothing goes by, and numbers with which nothing can be attacked."""
         for kind, word, known in (
             ("attack", self.attack, ATTACKS),
-            ("explainer", self.explainer, EXPLAINERS),
+            ("explainer", self.explainer, slopes()),
             ("quantity to explain", self.of, SCORES),
             ("noise", self.noise, NOISE),
         ):

@@ -31,13 +31,13 @@ from r2et.experiments.attack_records import ACTIONABLE, AttackRun, AttackRunSett
 from r2et.experiments.config import load_recipe, recipe_for
 from r2et.experiments.runner import fitted
 from r2et.explainers import (
-    EXPLAINERS,
     Explainer,
     SmoothGrad,
     check_inputs,
     gradient,
     input_gradient,
     predicted,
+    slopes,
 )
 from r2et.metrics.exchanges import exchange_agreement
 from r2et.metrics.individuality import distinct_sets
@@ -97,7 +97,7 @@ def explainer_of(settings: AttackRunSettings, split: Split, seed: int = 0) -> Ex
         choices["groups"] = split.dataset.structure.explained
     if settings.project_one_hot:
         choices["one_hot"] = split.dataset.structure.one_hot
-    explain = EXPLAINERS[settings.explainer]
+    explain = slopes()[settings.explainer]
     if isinstance(explain, SmoothGrad):
         choices["seed"] = seed
     return replace(explain, **choices)

@@ -18,7 +18,7 @@ from r2et.core.rng import stream
 from r2et.core.settings import WORDS, changed, settings_from
 from r2et.data.dataset import Dataset
 from r2et.evaluation.protocol import EVALUATED, EvaluationSettings
-from r2et.explainers import CONCEPTS, EXPLAINERS, Activations, Explainer, InputExplainer
+from r2et.explainers import CONCEPTS, Activations, Explainer, InputExplainer, slopes
 from r2et.methods import METHODS
 from r2et.models import ACTIVATIONS, MODELS
 from r2et.models.smoothing import Smoothing
@@ -72,7 +72,7 @@ class ExplainerPlan:
 
     def __post_init__(self) -> None:
         """Refuse an explainer that does not exist or does not take these settings."""
-        known: dict[str, InputExplainer | Activations] = {**EXPLAINERS, **CONCEPTS}
+        known: dict[str, InputExplainer | Activations] = {**slopes(), **CONCEPTS}
         if self.name not in known:
             raise ValueError(f"unknown explainer {self.name!r}: {nearest(self.name, known)}")
         offered = _numbers_and_texts(known[self.name])
@@ -97,7 +97,7 @@ class ExplainerPlan:
         """The explainer itself, its scores those of `features`, one for each number, if given."""
         if self.name in CONCEPTS:
             return replace(CONCEPTS[self.name], **self.settings)
-        return replace(EXPLAINERS[self.name], groups=tuple(features) or None, **self.settings)
+        return replace(slopes()[self.name], groups=tuple(features) or None, **self.settings)
 
 
 def _numbers_and_texts(explain: InputExplainer | Activations) -> dict[str, type]:
