@@ -9,7 +9,7 @@ LEVELS = [
     {"core"},
     {"explainers", "perturbations", "models", "data"},
     {"actionable", "attacks", "metrics", "certification", "preflight"},
-    {"methods", "theory", "integrations"},
+    {"methods", "theory", "integrations", "bands"},
     {"training"},
     {"evaluation", "sklearn"},
     {"auditing"},

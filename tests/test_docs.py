@@ -62,6 +62,7 @@ REGISTRIES = (ATTACKS, DATASETS, EXPLAINERS, METHODS, METRICS, OPERATIONS, PERTU
     [
         *(pytest.param(page, marks=pytest.mark.slow) for page in STARTS),  # `make wheel` runs them
         *PAGES[len(STARTS) :],
+        ROOT / "docs" / "guides" / "bands.md",
         ROOT / "docs" / "guides" / "contributions.md",
         ROOT / "docs" / "guides" / "training.md",
     ],

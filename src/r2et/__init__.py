@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from r2et.attacks.search import AttackResult as AttackResult
     from r2et.auditing import Audit as Audit
     from r2et.auditing import ItemSource as ItemSource
+    from r2et.bands.binner import StableBinner as StableBinner
     from r2et.certification import Certificate as Certificate
     from r2et.certification import certify as certify
     from r2et.core.inputs import Inputs as Inputs
@@ -56,6 +57,7 @@ WHERE = {
     "Method": "methods",
     "Objective": "training.objective",
     "Piece": "core.inputs",
+    "StableBinner": "bands.binner",
     "StableClassifier": "sklearn",
     "actionable_set": "actionable.rules",
     "attack": "attacks.registry",
@@ -82,6 +84,7 @@ PARTS = (
     "actionable",
     "attacks",
     "auditing",
+    "bands",
     "certification",
     "data",
     "evaluation",

@@ -1,0 +1,1 @@
+"""Bands: few edges for each number, where few people stand, in front of any model."""

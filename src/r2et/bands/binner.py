@@ -1,0 +1,643 @@
+"""A transformer that shows a model bands instead of numbers, so that small changes change nothing.
+
+What breaks reasons is where a score's edges lie relative to where people stand. Here each number
+gets few edges, where few people are, at numbers that people use. A model behind them sees bands
+only: within one it cannot tell two people apart, and everything it could say within a few steps of
+anybody can be enumerated.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot
+from r2et.bands.edges import Curve, stable_edges
+from r2et.core.naming import nearest
+from r2et.core.rng import stream
+from r2et.data.encoder import holds_words, numbers_of, words_of
+from r2et.explainers import draw_reference
+from r2et.metrics.individuality import overlap
+
+Values = NDArray[Any]
+
+PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+USUAL_PENALTY = 0.1  # where there are too few rows to choose on
+DEFAULT_WIDTH = 0.05  # standard deviations that a number may move, unless widths are given
+HELD = 0.2  # of the rows, on which the penalty is chosen
+LEAST_HELD = 200  # rows of the held part; with fewer nothing is chosen
+ROWS_TO_CHOOSE = 30_000  # as many are enough to choose a penalty on
+LEAST_SHARE, LEAST_ROWS = 0.005, 20  # of people in a band
+MOST_WORDS = 100  # of a category; rarer ones are "other"
+MOST_VALUES = 512  # of a number, at which a teacher's curve is read: twice the bins of its trees
+AVERAGED = 200  # rows that the curve of a teacher with interactions is averaged over
+COMPARED = 2000  # people whose reasons are compared
+WIDE = 100  # columns, from which on most of them are not worth storing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What a penalty did on the held part: AUC, O within predicted class, and how many edges."""
+
+    penalty: float
+    auc: float
+    overlap: float | None
+    edges: int
+    chosen: bool = False
+
+
+class Table(NamedTuple):
+    """Columns by name, numbers with NaN or words, rows in an order that they alone decide."""
+
+    names: list[str]
+    columns: list[Values]
+
+
+class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Numbers in few bands whose edges lie where few people stand; words as they are.
+
+    `width` says how far each number may move without changing anything for most people, in its own
+    units: one number, or several that are to be survived at once, for each column by name; other
+    columns get .05 standard deviations, whole numbers at least 1. Given `edges`, by column, are
+    always respected; `special` values are bands of their own, as missing ones are. `monotone` says
+    of a column that what it adds rises (1) or falls (-1) from band to band. `least_edges` 1 asks
+    for an edge in each. `units` are for readers only.
+
+    A `teacher`, any classifier, says what each number does to the score; unless given, boosted
+    trees without interactions. `penalty` weighs people near an edge against what the score loses;
+    unless given, it is the largest of a few that on a held part costs no more than `auc_loss` of
+    the teacher's AUC and lets people share no more than `overlap_gain` more of their top `k`
+    reasons.
+
+    The same rows give the same bands, in whatever order.
+    """
+
+    def __init__(
+        self,
+        width: Mapping[str, float | Sequence[float]] | float | Sequence[float] | None = None,
+        *,
+        edges: Mapping[str, Sequence[float]] | None = None,
+        special: Mapping[str, Sequence[float]] | None = None,
+        monotone: Mapping[str, int] | None = None,
+        least_edges: int = 0,
+        units: Mapping[str, str] | None = None,
+        teacher: Any = None,
+        penalty: float | None = None,
+        auc_loss: float = 0.001,
+        overlap_gain: float = 0.03,
+        k: int = 3,
+        encode: Literal["onehot", "ordinal"] = "onehot",
+        sparse_output: bool | Literal["auto"] = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.width = width
+        self.edges = edges
+        self.special = special
+        self.monotone = monotone
+        self.least_edges = least_edges
+        self.units = units
+        self.teacher = teacher
+        self.penalty = penalty
+        self.auc_loss = auc_loss
+        self.overlap_gain = overlap_gain
+        self.k = k
+        self.encode = encode
+        self.sparse_output = sparse_output
+        self.random_state = random_state
+
+    # --- fitting --------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Bands of all columns of X, by what they do for the classes y."""
+        if y is None:
+            raise ValueError(
+                "bands keep what a score says of classes: fit needs y, one class for each row; "
+                "requires y to be passed, but the target y is None."
+            )
+        table = self._table(X, reset=True)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if len(labels) != len(table.columns[0]):
+            raise ValueError(
+                f"y must hold a class for each of {len(table.columns[0])} rows, got {len(labels)}."
+            )
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        self._check(table)
+        table, codes = _sorted(table, codes)
+        self.widths_ = {
+            name: self._widths(name, own)
+            for name, own in zip(*table, strict=True)
+            if own.dtype != object
+        }
+        self.search_: list[Trial] = []
+        self.penalty_ = USUAL_PENALTY if self.penalty is None else float(self.penalty)
+        if self.penalty is None and (held := _held(codes, self.random_state)) is not None:
+            self.search_ = self._tried(table, codes, held)
+            self.penalty_ = next(each.penalty for each in self.search_ if each.chosen)
+        self.curves_ = self._taught(table, codes)[1]
+        self.attributes_ = self._bands(table, self.curves_, self.penalty_)
+        self.edges_ = {
+            each.name: list(each.edges)
+            for each in self.attributes_
+            if isinstance(each, NumberBands)
+        }
+        self.bands_ = {each.name: each.words for each in self.attributes_}
+        counted = zip(self._codes(table), self.attributes_, strict=True)
+        self.shares_ = {
+            each.name: np.bincount(own, minlength=each.count) / len(own) for own, each in counted
+        }
+        return self
+
+    def _table(self, X: Any, *, reset: bool) -> Table:
+        if isinstance(X, pd.DataFrame):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            check_array(X.iloc[:, :0].to_numpy(dtype=np.float64), ensure_min_features=0)
+            if X.shape[1] == 0:
+                raise ValueError(
+                    f"0 feature(s) (shape={X.shape}) while a minimum of 1 is required."
+                )
+            frame = X
+        else:
+            array = validate_data(
+                self, X, dtype=None, ensure_all_finite="allow-nan", reset=reset, accept_sparse=False
+            )
+            frame = pd.DataFrame(array, columns=[f"x{place}" for place in range(array.shape[1])])
+        names = [str(name) for name in frame.columns]
+        known = None if reset else {each.name: each for each in self.attributes_}
+        columns: list[Values] = []
+        for place, name in enumerate(names):
+            own = frame.iloc[:, place]
+            words = holds_words(own) if known is None else isinstance(known[name], WordBands)
+            columns.append(words_of(own) if words else numbers_of(name, own))
+        return Table(names, columns)
+
+    def _check(self, table: Table) -> None:
+        """Refuse settings that name no column, and values that nothing is made of."""
+        numbers = [name for name, own in zip(*table, strict=True) if own.dtype != object]
+        given = {"width": self.width, "edges": self.edges, "special": self.special,
+                 "monotone": self.monotone}  # fmt: skip
+        for setting, value in given.items():
+            for name in value if isinstance(value, Mapping) else ():
+                if name not in numbers:
+                    raise ValueError(
+                        f"{setting} names the column {name!r}, which holds no numbers or is not "
+                        f"there: {nearest(str(name), numbers)}"
+                    )
+        for name, direction in (self.monotone or {}).items():
+            if direction not in (-1, 0, 1):
+                raise ValueError(f"monotone[{name!r}] must be 1, -1 or 0, got {direction!r}.")
+        if self.encode not in ("onehot", "ordinal"):
+            raise ValueError(f"encode must be 'onehot' or 'ordinal', got {self.encode!r}.")
+        if self.penalty is not None and not 0 <= self.penalty < math.inf:
+            raise ValueError(f"penalty must be a number >= 0, got {self.penalty!r}.")
+
+    def _widths(self, name: str, numbers: Floats) -> tuple[float, ...]:
+        """How far a column may move, in its units."""
+        given = self.width.get(name) if isinstance(self.width, Mapping) else self.width
+        if given is None:
+            known = self._plain(name, numbers)
+            spread = DEFAULT_WIDTH * float(known.std()) if len(known) else 0.0
+            whole = bool((known == np.round(known)).all())
+            return (max(1.0, float(round(spread))) if whole else spread,)
+        widths = tuple(float(each) for each in (given if isinstance(given, Sequence) else [given]))
+        if not widths or not all(0 <= each < math.inf for each in widths):
+            raise ValueError(f"the width of {name!r} must be numbers >= 0, got {given!r}.")
+        return widths
+
+    def _plain(self, name: str, numbers: Floats) -> Floats:
+        """The values that are neither missing nor special."""
+        special = np.array((self.special or {}).get(name, ()), dtype=np.float64)
+        found: Floats = numbers[~np.isnan(numbers) & ~np.isin(numbers, special)]
+        return found
+
+    # --- what numbers do ------------------------------------------------------------------------
+
+    def _taught(self, table: Table, y: Codes) -> tuple["_Teacher | None", dict[str, Curve]]:
+        """A teacher of these rows, None if there is but one class, and the curve of each number."""
+        teacher = _Teacher.of(table, y, self.teacher, self.random_state) if y.any() else None
+        curves = {}
+        for place, (name, own) in enumerate(zip(*table, strict=True)):
+            if own.dtype != object:
+                different, rows = np.unique(self._plain(name, own), return_counts=True)
+                values, people = _thinned(different, rows.astype(np.float64))
+                score = np.zeros((len(values), 1))
+                if teacher is not None and len(values):
+                    score = teacher.curve(place, values)
+                curves[name] = Curve(values=values, people=people, score=score)
+        return teacher, curves
+
+    def _bands(self, table: Table, curves: Mapping[str, Curve], penalty: float) -> list[Bands]:
+        """The bands of each column."""
+        found: list[Bands] = []
+        for name, own in zip(*table, strict=True):
+            if own.dtype == object:
+                found.append(_word_bands(name, own))
+                continue
+            curve, special = curves[name], tuple(sorted((self.special or {}).get(name, ())))
+            rows = float(curve.people.sum())
+            edges = stable_edges(
+                curve,
+                self.widths_[name],
+                penalty,
+                least_people=max(LEAST_SHARE * rows, min(LEAST_ROWS, rows / 10)),
+                given=tuple(float(edge) for edge in (self.edges or {}).get(name, ())),
+                monotone=(self.monotone or {}).get(name, 0),
+                least_edges=self.least_edges,
+            )
+            found.append(
+                NumberBands(
+                    name=name,
+                    edges=tuple(edges.tolist()),
+                    special=special,
+                    missing=bool(np.isnan(own).any()),
+                    whole=len(curve.values) > 0 and curve.whole,
+                    unit=(self.units or {}).get(name, ""),
+                )
+            )
+        return found
+
+    def _tried(self, table: Table, y: Codes, held: NDArray[np.bool_]) -> list[Trial]:
+        """What each penalty does on held rows, and which of them is chosen."""
+        learnt, seen = _rows(table, ~held), y[~held]
+        teacher, curves = self._taught(learnt, seen)
+        assert teacher is not None
+        judged, truth = _rows(table, held), y[held]
+        few = np.linspace(0, len(truth) - 1, min(len(truth), COMPARED)).astype(int)
+        some = _rows(judged, few)  # who are compared with one another
+        scores = teacher.score(judged)
+        auc = _auc(scores, truth)
+        shared = self._overlap(teacher.contributions(some), scores[few])
+        trials = []
+        for penalty in PENALTIES:
+            bands = self._bands(table, curves, penalty)
+            card = _scorecard(bands, learnt, seen)
+            found = card.score(judged)
+            trials.append(
+                Trial(
+                    penalty=penalty,
+                    auc=_auc(found, truth),
+                    overlap=self._overlap(card.contributions(some), found[few]),
+                    edges=sum(len(each.edges) for each in bands if isinstance(each, NumberBands)),
+                )
+            )
+        within = [
+            each.auc >= auc - self.auc_loss
+            and (
+                shared is None or each.overlap is None or each.overlap <= shared + self.overlap_gain
+            )
+            for each in trials
+        ]
+        # Where none keeps both, the one that keeps most of the AUC.
+        place = within.index(True) if any(within) else int(np.argmax([t.auc for t in trials]))
+        return [
+            Trial(**{**vars(each), "chosen": number == place}) for number, each in enumerate(trials)
+        ]
+
+    def _overlap(self, contributions: Floats, scores: Floats) -> float | None:
+        """O of the k attributes that speak most against the predicted class, within it."""
+        if contributions.shape[1] <= self.k:
+            return None
+        two = scores.ndim == 1
+        classes = (scores > 0).astype(np.intp) if two else scores.argmax(1)
+        towards = (
+            np.where(classes[:, None] > 0, contributions[..., 0], -contributions[..., 0])
+            if two
+            else np.take_along_axis(contributions, classes[:, None, None], 2)[..., 0]
+        )
+        return overlap(torch.from_numpy(-towards), self.k, torch.from_numpy(classes))
+
+    # --- transforming ---------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> Any:
+        """The band of each value: a 0/1 column for each band, or (encode "ordinal") its number."""
+        check_is_fitted(self)
+        codes = self._codes(self._table(X, reset=False))
+        if self.encode == "ordinal":
+            return np.stack(codes, 1).astype(np.float64)
+        ones, columns = one_hot(codes, self.attributes_)
+        rows = len(ones)
+        if self._is_sparse(columns):
+            starts = np.arange(0, ones.size + 1, ones.shape[1])
+            return sparse.csr_matrix((np.ones(ones.size), ones.ravel(), starts), (rows, columns))
+        found = np.zeros((rows, columns))
+        found[np.arange(rows)[:, None], ones] = 1.0
+        return found
+
+    def _is_sparse(self, columns: int) -> bool:
+        if self.sparse_output != "auto":
+            return bool(self.sparse_output)
+        asked = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        return columns > WIDE and asked == "default"
+
+    def _codes(self, table: Table) -> list[Codes]:
+        return [each.codes(own) for each, own in zip(self.attributes_, table.columns, strict=True)]
+
+    def get_feature_names_out(self, input_features: Any = None) -> Values:
+        """Names of the columns that `transform` makes: "age: 25 to 34"."""
+        check_is_fitted(self)
+        if self.encode == "ordinal":
+            return np.array([each.name for each in self.attributes_], dtype=object)
+        named = [f"{each.name}: {word}" for each in self.attributes_ for word in each.words]
+        return np.array(named, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        """It takes missing values and words, and needs classes to learn from."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        tags.target_tags.required = True
+        tags.target_tags.one_d_labels = True
+        return tags
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each band: attribute, band in words, where it begins and ends, its share."""
+        check_is_fitted(self)
+        rows = []
+        for each in self.attributes_:
+            ranges = each.ranges if isinstance(each, NumberBands) else []
+            for place, (word, share) in enumerate(
+                zip(each.words, self.shares_[each.name], strict=True)
+            ):
+                low, high = ranges[place] if place < len(ranges) else (math.nan, math.nan)
+                rows.append((each.name, word, low, high, share))
+        return pd.DataFrame(rows, columns=["attribute", "band", "from", "to", "share"])
+
+    def to_json(self) -> str:
+        """The bands as JSON: name, edges, special values and words of each attribute."""
+        check_is_fitted(self)
+        return json.dumps(
+            [
+                {
+                    "attribute": each.name,
+                    **(
+                        {"edges": list(each.edges), "special": list(each.special)}
+                        if isinstance(each, NumberBands)
+                        else {}
+                    ),
+                    "bands": each.words,
+                }
+                for each in self.attributes_
+            ],
+            indent=1,
+        )
+
+    def to_sql(self, table: str) -> str:
+        """A query for the number of each attribute's band, of all rows of a table."""
+        check_is_fitted(self)
+        named = [(each, '"' + each.name.replace('"', '""') + '"') for each in self.attributes_]
+        parts = [f"{each.sql(column)} AS {column}" for each, column in named]
+        return f"SELECT {', '.join(parts)} FROM {table}"
+
+    def drift(self, X: Any, period: Any = None) -> pd.DataFrame:
+        """The population stability index of each attribute, a row for each period if given.
+
+        sum over bands of (now - then) ln(now / then), shares of rows in each: below .1 little has
+        changed, above .25 much. Empty bands count as half a row.
+        """
+        check_is_fitted(self)
+        codes = self._codes(self._table(X, reset=False))
+        periods = np.zeros(len(codes[0])) if period is None else column_or_1d(period)
+        rows = {}
+        for when in pd.unique(periods):
+            chosen = periods == when
+            rows[when] = {
+                each.name: _stability_index(
+                    self.shares_[each.name], np.bincount(own[chosen], minlength=each.count)
+                )
+                for each, own in zip(self.attributes_, codes, strict=True)
+            }
+        found = pd.DataFrame.from_dict(rows, orient="index")
+        return found if period is not None else found.reset_index(drop=True)
+
+    def plot_bands(self, name: str, ax: Any = None) -> Any:
+        """A picture of one number: how many people have each value, what the score says, edges."""
+        import matplotlib.pyplot as plt
+
+        check_is_fitted(self)
+        if name not in self.curves_:
+            raise ValueError(f"there are no bands of {name!r}: {nearest(name, self.curves_)}")
+        curve = self.curves_[name]
+        ax = plt.subplots(figsize=(7, 3.2), layout="constrained")[1] if ax is None else ax
+        low, high = curve.values[0], curve.values[-1]
+        each = curve.whole and high - low <= 150  # whole numbers few enough to be shown apart
+        bins = np.arange(low, high + 2) - 0.5 if each else np.linspace(low, high, 61)
+        ax.hist(curve.values, bins=bins, weights=curve.people, color="#c9d6df")
+        ax.set_xlabel(name)
+        ax.set_ylabel("people")
+        score = ax.twinx()
+        centred = curve.score - np.average(curve.score, axis=0, weights=curve.people)
+        score.plot(curve.values, centred, color="#1f4e79", linewidth=1.5)
+        score.set_ylabel("what the score says")
+        for edge in self.edges_[name]:
+            ax.axvline(edge, color="#b3541e", linewidth=1.2)
+        ax.set_title(f"{name}: {', '.join(self.bands_[name])}", fontsize=9, loc="left", wrap=True)
+        return ax
+
+
+def _stability_index(then: Floats, now: NDArray[np.intp]) -> float:
+    count = int(now.sum())
+    before = np.maximum(then, 0.5 / count)
+    after = np.maximum(now / count, 0.5 / count)
+    return float(((after - before) * np.log(after / before)).sum())
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _rows(table: Table, chosen: NDArray[Any]) -> Table:
+    return Table(table.names, [own[chosen] for own in table.columns])
+
+
+def _sorted(table: Table, y: Codes) -> tuple[Table, Codes]:
+    """The same rows in an order that they alone decide."""
+    keys = [
+        pd.factorize(own, sort=True)[0] if own.dtype == object else np.nan_to_num(own, nan=np.inf)
+        for own in table.columns
+    ]
+    order = np.lexsort([y, *keys])
+    return _rows(table, order), y[order]
+
+
+def _held(y: Codes, seed: int) -> NDArray[np.bool_] | None:
+    """Which rows judge a penalty, the same share of each class: None if they are too few."""
+    counts = np.bincount(y)
+    if len(y) * HELD < LEAST_HELD or len(counts) < 2 or counts.min() * HELD < 10:
+        return None
+    shuffled = torch.randperm(len(y), generator=stream(seed, "bands", "held")).numpy()
+    chosen = np.zeros(len(y), dtype=bool)
+    for label in range(len(counts)):
+        own = shuffled[y[shuffled] == label]
+        chosen[own[: round(HELD * len(own))]] = True
+    return chosen
+
+
+def _thinned(values: Floats, people: Floats) -> tuple[Floats, Floats]:
+    """No more than MOST_VALUES of the values, each standing for those next to it."""
+    if len(values) <= MOST_VALUES:
+        return values, people
+    spaced = np.linspace(values[0], values[-1], MOST_VALUES // 2)
+    ranked = values[np.linspace(0, len(values) - 1, MOST_VALUES // 2).astype(int)]
+    kept = np.unique(
+        np.concatenate([ranked, values[np.searchsorted(values, spaced).clip(0, len(values) - 1)]])
+    )
+    nearest_kept = np.searchsorted((kept[1:] + kept[:-1]) / 2, values)
+    standing = np.zeros(len(kept))
+    np.add.at(standing, nearest_kept, people)
+    return kept, standing
+
+
+def _word_bands(name: str, words: Values) -> WordBands:
+    labels, counts = np.unique(words.astype(str), return_counts=True)
+    if len(labels) <= MOST_WORDS:
+        return WordBands(name=name, labels=tuple(labels.tolist()))
+    order = np.lexsort([labels, -counts])[: MOST_WORDS - 1]
+    return WordBands(name=name, labels=tuple(sorted(labels[order].tolist())), other=True)
+
+
+def _auc(scores: Floats, y: Codes) -> float:
+    if scores.ndim == 1:
+        return float(roc_auc_score(y, scores))
+    present = [c for c in range(scores.shape[1]) if 0 < (y == c).sum() < len(y)]
+    return float(np.mean([roc_auc_score(y == c, scores[:, c]) for c in present]))
+
+
+# --- who says what a number does ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Teacher:
+    """A classifier of numbers and of the places of words, and rows to average its curves over."""
+
+    model: Any
+    labels: tuple[tuple[str, ...] | None, ...]
+    additive: bool
+    background: Floats
+
+    @classmethod
+    def of(cls, table: Table, y: Codes, teacher: Any, seed: int) -> "_Teacher":
+        """The teacher of these rows."""
+        labels = tuple(
+            _word_bands("", own).labels if own.dtype == object else None for own in table.columns
+        )
+        x = _encoded(table, labels)
+        words = [each is not None for each in labels]
+        if teacher is None:
+            model = HistGradientBoostingClassifier(
+                categorical_features=words if any(words) else None,
+                interaction_cst="no_interactions",
+                early_stopping=len(y) >= 1000,
+                random_state=seed,
+            )
+        else:
+            model = clone(teacher)
+        model.fit(x, y)
+        kept = draw_reference(
+            torch.from_numpy(x), torch.from_numpy(y), rows=min(AVERAGED, len(y)), seed=seed
+        )
+        return cls(model=model, labels=labels, additive=teacher is None, background=kept.numpy())
+
+    def curve(self, place: int, values: Floats) -> Floats:
+        """What the values of one column add to the score, up to a constant: (u, C)."""
+        rows = self.background[:1] if self.additive else self.background
+        moved = np.repeat(rows[None], len(values), 0)
+        moved[:, :, place] = values[:, None]
+        found = _margins(self.model, moved.reshape(-1, moved.shape[-1]))
+        mean: Floats = found.reshape(len(values), len(rows), -1).mean(1)
+        return mean
+
+    def score(self, table: Table) -> Floats:
+        """Log-odds, (N,), or of several classes a score for each, (N, C)."""
+        return _margins(self.model, _encoded(table, self.labels))
+
+    def contributions(self, table: Table) -> Floats:
+        """What each column of each row adds, less its mean over the background: (N, m, C)."""
+        x = _encoded(table, self.labels)
+        parts = []
+        for place in range(x.shape[1]):
+            values, codes = np.unique(x[:, place], return_inverse=True)
+            curve = self.curve(place, values)
+            usual = np.searchsorted(values, np.nan_to_num(self.background[:, place], nan=np.inf))
+            parts.append(curve[codes.ravel()] - curve[usual.clip(0, len(values) - 1)].mean(0))
+        return np.stack(parts, 1)
+
+
+def _encoded(table: Table, labels: Sequence[tuple[str, ...] | None]) -> Floats:
+    """Numbers as they are, words as their places, -1 for those that have none: (N, m)."""
+    columns = []
+    for own, known in zip(table.columns, labels, strict=True):
+        if known is None:
+            columns.append(own)
+        else:
+            index = pd.Index(known, dtype=object)
+            places = index.get_indexer(pd.Index(own, dtype=object)).astype(np.float64)
+            columns.append(np.where(places < 0, np.nan, places))
+    found: Floats = np.stack(columns, 1)
+    return found
+
+
+def _margins(model: Any, x: Floats) -> Floats:
+    """Log-odds of the second of two classes, (N,), or a score for each of several, (N, C)."""
+    if hasattr(model, "decision_function"):
+        found: Floats = np.asarray(model.decision_function(x), dtype=np.float64)
+        return found
+    shares = np.clip(model.predict_proba(x), 1e-9, None)
+    logs = np.log(shares)
+    odds: Floats = logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
+    return odds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Card:
+    """Points for each band, (columns, C), whose sum is the score; the rows it is told against."""
+
+    bands: Sequence[Bands]
+    points: Floats
+    constant: Floats
+    usual: Floats
+
+    def score(self, table: Table) -> Floats:
+        """The sum of points: (N,), or (N, C) of several classes."""
+        total: Floats = self.points[self._ones(table)].sum(1) + self.constant
+        return total[:, 0] if total.shape[1] == 1 else total
+
+    def contributions(self, table: Table) -> Floats:
+        """The points of each attribute less their mean over all rows: (N, m, C)."""
+        return self.points[self._ones(table)] - self.usual
+
+    def _ones(self, table: Table) -> Codes:
+        codes = [each.codes(own) for each, own in zip(self.bands, table.columns, strict=True)]
+        return one_hot(codes, self.bands)[0]
+
+
+def _scorecard(bands: Sequence[Bands], table: Table, y: Codes) -> _Card:
+    """Logistic regression on the bands of some rows."""
+    codes = [each.codes(own) for each, own in zip(bands, table.columns, strict=True)]
+    ones, columns = one_hot(codes, bands)
+    starts = np.arange(0, ones.size + 1, ones.shape[1])
+    x = sparse.csr_matrix((np.ones(ones.size), ones.ravel(), starts), (len(ones), columns))
+    few = np.linspace(0, len(y) - 1, min(len(y), ROWS_TO_CHOOSE)).astype(int)
+    model = LogisticRegression(C=1.0, max_iter=300).fit(x[few], y[few])
+    points = np.asarray(model.coef_, dtype=np.float64).T
+    return _Card(
+        bands=bands,
+        points=points,
+        constant=np.asarray(model.intercept_),
+        usual=points[ones].mean(0),
+    )
