@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from r2et.auditing import Audit as Audit
     from r2et.auditing import ItemSource as ItemSource
     from r2et.bands.binner import StableBinner as StableBinner
+    from r2et.bands.verdicts import band_verdicts as band_verdicts
     from r2et.certification import Certificate as Certificate
     from r2et.certification import certify as certify
     from r2et.core.inputs import Inputs as Inputs
@@ -63,6 +64,7 @@ WHERE = {
     "attack": "attacks.registry",
     "attack_curve": "attacks.registry",
     "audit": "report.audit_page",
+    "band_verdicts": "bands.verdicts",
     "certify": "certification",
     "fit": "training.trainer",
     "from_frame": "data.frames",

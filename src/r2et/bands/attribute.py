@@ -151,7 +151,7 @@ def quoted(text: str) -> str:
     return f"'{doubled}'"
 
 
-def one_hot(codes: Sequence[Codes], bands: Sequence[Bands]) -> tuple[Codes, int]:
-    """The column of the 1 of each row and attribute, and the number of columns: (N, m)."""
+def one_hot(codes: Codes, bands: Sequence[Bands]) -> tuple[Codes, int]:
+    """The column of the 1 of each row and attribute, (N, m), and the number of columns."""
     starts = np.cumsum([0, *(each.count for each in bands)])
-    return np.stack(codes, 1) + starts[:-1], int(starts[-1])
+    return codes + starts[:-1], int(starts[-1])

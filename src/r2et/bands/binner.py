@@ -324,10 +324,22 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: Any) -> Any:
         """The band of each value: a 0/1 column for each band, or (encode "ordinal") its number."""
+        return self.encoded(self.codes(X))
+
+    def codes(self, X: Any) -> Codes:
+        """The number of the band of each value: (N, m)."""
         check_is_fitted(self)
-        codes = self._codes(self._table(X, reset=False))
+        return np.stack(self._codes(self._table(X, reset=False)), 1)
+
+    def values(self, X: Any) -> list[Values]:
+        """The columns of X as bands are made of them: numbers with NaN, or words, (N,) each."""
+        check_is_fitted(self)
+        return self._table(X, reset=False).columns
+
+    def encoded(self, codes: Codes) -> Any:
+        """What `transform` makes of rows whose bands are known: (N, m) -> (N, columns)."""
         if self.encode == "ordinal":
-            return np.stack(codes, 1).astype(np.float64)
+            return codes.astype(np.float64)
         ones, columns = one_hot(codes, self.attributes_)
         rows = len(ones)
         if self._is_sparse(columns):
@@ -623,13 +635,13 @@ class _Card:
 
     def _ones(self, table: Table) -> Codes:
         codes = [each.codes(own) for each, own in zip(self.bands, table.columns, strict=True)]
-        return one_hot(codes, self.bands)[0]
+        return one_hot(np.stack(codes, 1), self.bands)[0]
 
 
 def _scorecard(bands: Sequence[Bands], table: Table, y: Codes) -> _Card:
     """Logistic regression on the bands of some rows."""
     codes = [each.codes(own) for each, own in zip(bands, table.columns, strict=True)]
-    ones, columns = one_hot(codes, bands)
+    ones, columns = one_hot(np.stack(codes, 1), bands)
     starts = np.arange(0, ones.size + 1, ones.shape[1])
     x = sparse.csr_matrix((np.ones(ones.size), ones.ravel(), starts), (len(ones), columns))
     few = np.linspace(0, len(y) - 1, min(len(y), ROWS_TO_CHOOSE)).astype(int)
