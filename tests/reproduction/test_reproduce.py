@@ -857,6 +857,16 @@ def test_kept_rows_are_replaced_one_by_one(tmp_path: Path, whole: Rows) -> None:
     assert len(facing) == len(own), "rows of several numbers of pairs stay apart"
 
 
+def test_a_method_that_failed_and_passes_now_is_kept_once(tmp_path: Path, whole: Rows) -> None:
+    passed = next(row for row in whole if row.recipe == "paper-pairs" and facing_of(row))
+    # Without a model there are no settings, and no pairs.
+    failed = replace(passed, passed=False, chosen={}, valid=None, candidates=())
+    assert facing_of(failed) is None
+    keep_rows([failed], tmp_path)
+    keep_rows([passed], tmp_path)
+    assert kept_rows(tmp_path) == [stripped(passed)]
+
+
 def test_the_same_rows_in_any_order_make_the_same_files(tmp_path: Path, whole: Rows) -> None:
     equal = [
         replace(row, valid=replace(row.valid, precision=0.9)) if row.valid else row for row in whole
