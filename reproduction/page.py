@@ -168,8 +168,9 @@ feature of place k and its neighbours in the ranking. The last of these has plac
 and k + k' in Q, and the curves are named after them. **With the limits of Q there is one method,
 not two**: the sum of its gaps is that of the facing pairs of R2ET-mm\\H, and the means differ by
 the factor k' / (2k' − 1) alone, that is in what a thickness weighs. With one pair they are the same
-training, and have the same numbers. One pair is too few; from two on, the number of pairs makes no
-difference beyond the spread of the splits. The paper prints its numbers in the figure only.""",
+training, and have the same numbers. One such pair is too few under the strong attack; with P's
+limits, which reach one place further, it is as good as more. From two on, the number of pairs makes
+no difference beyond the spread of the splits. The paper prints its numbers in the figure only.""",
     "figure-7": """\
 The paper draws this figure for MNIST and two graph data sets, under ERAttack; here are the tabular
 ones as well, and a third panel for each, under our strong attack. Triangles are R2ET and its
