@@ -108,6 +108,7 @@ def test_the_penalty_is_chosen_within_its_limits(fitted: StableBinner) -> None:
     assert loose.penalty_ == max(each.penalty for each in trials)
     few = StableBinner().fit(X.iloc[:100], y[:100])
     assert few.search_ == []
+    assert len(StableBinner().fit(X.iloc[:400], y[:400]).search_) == len(trials)
 
 
 def test_given_edges_are_always_respected() -> None:
@@ -135,6 +136,13 @@ def test_missing_and_special_values_are_bands_of_their_own() -> None:
     assert "had none when bands were made" in refusal(lambda: found.transform(X))
     X.loc[0, "income"], X.loc[3, "job"] = 1.0, "judge"
     assert "'judge' in row 3" in refusal(lambda: found.transform(X))
+
+
+def test_a_column_of_nothing_is_one_band() -> None:
+    X, y = people(300)
+    found = StableBinner().fit(X.assign(nothing=np.nan, same=3.0), y)
+    assert found.bands_["nothing"] == ["any value", "missing"]
+    assert found.bands_["same"] == ["any value"]
 
 
 def test_rare_words_are_told_together() -> None:
@@ -199,6 +207,7 @@ def test_sql_says_the_same(fitted: StableBinner) -> None:
     X.loc[40:90, "hours"] = 999
     X.loc[7, "job"] = "O'Hara"
     X.loc[9, "job"] = None
+    X["insured"] = X["age"] > 40  # a truth value, which data bases write as 0 or 1
     found = StableBinner(special={"hours": [999]}, encode="ordinal").fit(X, y)
     with sqlite3.connect(":memory:") as base:
         X.to_sql("people", base, index=False)
@@ -280,6 +289,10 @@ def test_a_value_on_an_edge_belongs_above_it() -> None:
         ({"width": {"agee": 1}}, "'age'"),
         ({"width": {"job": 1}}, "holds no numbers"),
         ({"width": {"age": -1}}, "numbers >= 0"),
+        ({"width": {"age": "wide"}}, "finite numbers"),
+        ({"width": "wide"}, "finite numbers"),
+        ({"edges": {"age": [float("nan")]}}, "edges of 'age' must be finite"),
+        ({"special": {"age": ["none"]}}, "special of 'age' must be finite"),
         ({"edges": {"hour": [3]}}, "'hours'"),
         ({"monotone": {"age": 3}}, "1, -1 or 0"),
         ({"encode": "dummy"}, "'onehot' or 'ordinal'"),

@@ -135,7 +135,7 @@ class WordBands:
         """The number of a word's band as an expression of SQL, a missing word being "missing"."""
         value = f"COALESCE(TRIM({column}), '{MISSING}')"
         cases = [
-            f"WHEN {value} = {quoted(label)} THEN {place}"
+            f"WHEN {value} IN ({', '.join(quoted(word) for word in written(label))}) THEN {place}"
             for place, label in enumerate(self.labels)
         ]
         rest = str(len(self.labels)) if self.other else "NULL"
@@ -143,6 +143,14 @@ class WordBands:
 
 
 Bands = NumberBands | WordBands
+
+
+TRUTH = {"True": ("True", "true", "1"), "False": ("False", "false", "0")}
+
+
+def written(label: str) -> tuple[str, ...]:
+    """How a data base may write a word: truth values as numbers, too."""
+    return TRUTH.get(label, (label,))
 
 
 def quoted(text: str) -> str:

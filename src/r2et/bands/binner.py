@@ -39,7 +39,7 @@ PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 USUAL_PENALTY = 0.1  # where there are too few rows to choose on
 DEFAULT_WIDTH = 0.05  # standard deviations that a number may move, unless widths are given
 HELD = 0.2  # of the rows, on which the penalty is chosen
-LEAST_HELD = 200  # rows of the held part; with fewer nothing is chosen
+LEAST_HELD = 50  # rows of the held part; with fewer nothing is chosen
 ROWS_TO_CHOOSE = 30_000  # as many are enough to choose a penalty on
 LEAST_SHARE, LEAST_ROWS = 0.005, 20  # of people in a band
 MOST_WORDS = 100  # of a category; rarer ones are "other"
@@ -213,14 +213,14 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             spread = DEFAULT_WIDTH * float(known.std()) if len(known) else 0.0
             whole = bool((known == np.round(known)).all())
             return (max(1.0, float(round(spread))) if whole else spread,)
-        widths = tuple(float(each) for each in (given if isinstance(given, Sequence) else [given]))
-        if not widths or not all(0 <= each < math.inf for each in widths):
+        widths = _finite("width", name, given)
+        if not widths or min(widths) < 0:
             raise ValueError(f"the width of {name!r} must be numbers >= 0, got {given!r}.")
         return widths
 
     def _plain(self, name: str, numbers: Floats) -> Floats:
         """The values that are neither missing nor special."""
-        special = np.array((self.special or {}).get(name, ()), dtype=np.float64)
+        special = np.array(_finite("special", name, (self.special or {}).get(name, ())))
         found: Floats = numbers[~np.isnan(numbers) & ~np.isin(numbers, special)]
         return found
 
@@ -247,14 +247,15 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             if own.dtype == object:
                 found.append(_word_bands(name, own))
                 continue
-            curve, special = curves[name], tuple(sorted((self.special or {}).get(name, ())))
+            curve = curves[name]
+            special = _finite("special", name, (self.special or {}).get(name, ()))
             rows = float(curve.people.sum())
             edges = stable_edges(
                 curve,
                 self.widths_[name],
                 penalty,
                 least_people=max(LEAST_SHARE * rows, min(LEAST_ROWS, rows / 10)),
-                given=tuple(float(edge) for edge in (self.edges or {}).get(name, ())),
+                given=_finite("edges", name, (self.edges or {}).get(name, ())),
                 monotone=(self.monotone or {}).get(name, 0),
                 least_edges=self.least_edges,
             )
@@ -262,7 +263,7 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 NumberBands(
                     name=name,
                     edges=tuple(edges.tolist()),
-                    special=special,
+                    special=tuple(sorted(set(special))),
                     missing=bool(np.isnan(own).any()),
                     whole=len(curve.values) > 0 and curve.whole,
                     unit=(self.units or {}).get(name, ""),
@@ -470,6 +471,18 @@ def _stability_index(then: Floats, now: NDArray[np.intp]) -> float:
     return float(((after - before) * np.log(after / before)).sum())
 
 
+def _finite(setting: str, name: str, given: Any) -> tuple[float, ...]:
+    """The numbers of a setting, one or several, refused unless they are finite."""
+    several = [given] if isinstance(given, str) or not np.iterable(given) else list(given)
+    try:
+        numbers = tuple(float(each) for each in several)
+    except (TypeError, ValueError):
+        numbers = (math.nan,)
+    if not all(math.isfinite(each) for each in numbers):
+        raise ValueError(f"{setting} of {name!r} must be finite numbers, got {given!r}.")
+    return numbers
+
+
 # --- rows ---------------------------------------------------------------------------------------
 
 
@@ -490,7 +503,7 @@ def _sorted(table: Table, y: Codes) -> tuple[Table, Codes]:
 def _held(y: Codes, seed: int) -> NDArray[np.bool_] | None:
     """Which rows judge a penalty, the same share of each class: None if they are too few."""
     counts = np.bincount(y)
-    if len(y) * HELD < LEAST_HELD or len(counts) < 2 or counts.min() * HELD < 10:
+    if len(y) * HELD < LEAST_HELD or len(counts) < 2 or counts.min() * HELD < 5:
         return None
     shuffled = torch.randperm(len(y), generator=stream(seed, "bands", "held")).numpy()
     chosen = np.zeros(len(y), dtype=bool)
@@ -595,7 +608,7 @@ def _encoded(table: Table, labels: Sequence[tuple[str, ...] | None]) -> Floats:
     columns = []
     for own, known in zip(table.columns, labels, strict=True):
         if known is None:
-            columns.append(own)
+            columns.append(np.zeros(len(own)) if np.isnan(own).all() else own)
         else:
             index = pd.Index(known, dtype=object)
             places = index.get_indexer(pd.Index(own, dtype=object)).astype(np.float64)
