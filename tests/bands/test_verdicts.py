@@ -56,10 +56,10 @@ def log_odds(pipe: Pipeline, X: pd.DataFrame) -> Any:
     return np.stack([-odds / 2, odds / 2], 1)
 
 
-def told(
+def contributions(
     pipe: Pipeline, rows: pd.DataFrame, reference: pd.DataFrame, label: int, sign: int
-) -> list[tuple[str, ...]]:
-    """The top k of each row by the definition: all orders, all rows of the reference, raw rows."""
+) -> Any:
+    """Of each row by the definition: all orders, all rows of the reference, raw rows: (B, m)."""
     names = list(rows.columns)
     orders = list(permutations(range(len(names))))
     mixed, steps = [], []
@@ -77,9 +77,17 @@ def told(
     phi = np.zeros((len(rows), len(names)))
     for number, at, place in steps:
         phi[at, place] += sign * (margin[number] - margin[number - 1])
-    phi /= len(orders) * len(reference)
+    return phi / (len(orders) * len(reference))
+
+
+def told(
+    pipe: Pipeline, rows: pd.DataFrame, reference: pd.DataFrame, label: int, sign: int
+) -> list[tuple[str, ...]]:
+    """The top k of each row."""
+    names = list(rows.columns)
     ranked = [
-        sorted(range(len(names)), key=lambda p, own=own: (-own[p], p)) for own in phi.round(10)
+        sorted(range(len(names)), key=lambda p, own=own: (-own[p], p))
+        for own in contributions(pipe, rows, reference, label, sign).round(10)
     ]
     return [tuple(names[place] for place in each[:K]) for each in ranked]
 
@@ -200,6 +208,25 @@ def replayed(
     return count
 
 
+def test_attributes_of_one_code_are_told_together() -> None:
+    pipe = piped(MODELS["forest"])
+    X, _ = people(40, seed=3)
+    reference, _ = people(3, seed=4)
+    codes = {"age": "life", "home": "life"}
+    found = band_verdicts(pipe, X, reference=reference, k=1, width=WIDTH, codes=codes)
+    apart = band_verdicts(pipe, X, reference=reference, k=1, width=WIDTH)
+    assert {each.reasons[0] for each in found} <= {"life", "hours", "job"}
+    assert any("life" in each.reasons for each in found)
+    assert [each.reasons for each in found] != [each.reasons for each in apart]
+    # By hand: contributions of the definition, summed, and ranked.
+    for place, each in enumerate(found[:8]):
+        row = X.iloc[[place]]
+        label = int(log_odds(pipe, row).argmax())
+        (phi,) = contributions(pipe, row, reference, label, -1)
+        by_code = {"life": phi[0] + phi[3], "hours": phi[1], "job": phi[2]}
+        assert each.reasons == (max(by_code, key=lambda code: by_code[code]),)
+
+
 def test_counter_examples_break_when_typed_back() -> None:
     pipe = piped(MODELS["boosted"])
     X, _ = people(150, seed=5)
@@ -282,6 +309,8 @@ def test_frames_between_the_steps_are_no_obstacle() -> None:
         ({"width": {"agee": 1}}, "'age'"),
         ({"width": {"job": 1}}, "no number"),
         ({"width": {"age": -1}}, ">= 0"),
+        ({"codes": {"jobb": "work"}}, "'job'"),
+        ({"codes": {"job": "age", "home": "age"}, "k": 2}, "1..1"),
     ],
 )
 def test_bad_requests_are_refused(settings: dict[str, Any], says: str) -> None:

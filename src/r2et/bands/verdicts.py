@@ -69,6 +69,7 @@ def band_verdicts(
     side: Side = "against",
     width: Mapping[str, float] | None = None,
     threshold: float = 0.5,
+    codes: Mapping[str, str] | None = None,
     most_cells: int = MOST_CELLS,
 ) -> list[BandVerdict]:
     """An exact verdict on the k reasons of each decision about the rows of X.
@@ -79,12 +80,24 @@ def band_verdicts(
     that, whole numbers by whole ones; other attributes stay as they are. Of two classes the second
     is decided where its probability is `threshold` or more. A decision that a move changes needs
     other reasons: such cells do not count.
+
+    `codes` name what people are told instead of an attribute, such as a reason code. Where several
+    attributes have one code its contribution is their sum, and the reasons judged are codes.
     """
     binner, score = _parts(pipeline, threshold)
     bands = binner.attributes_
     widths = {name: max(each) for name, each in binner.widths_.items()} if width is None else width
-    _check(bands, k, side, widths, threshold)
-    told = _Reasons(score=score, bands=bands, reference=binner.codes(reference), k=k, side=side)
+    names = [each.name for each in bands]
+    told_as = [(codes or {}).get(name, name) for name in names]
+    labels = list(dict.fromkeys(told_as))
+    _check(bands, k, side, widths, threshold, codes or {}, labels)
+    told = _Reasons(
+        score=score,
+        members=np.array([[each == label for label in labels] for each in told_as], dtype=float),
+        reference=binner.codes(reference),
+        k=k,
+        side=side,
+    )
     values, cells = binner.values(X), binner.codes(X)
     ways = [_reachable(bands, [own[row] for own in values], widths) for row in range(len(cells))]
     counts = [math.prod(len(each) for each in way) for way in ways]
@@ -96,12 +109,11 @@ def band_verdicts(
         for row, (way, count) in enumerate(zip(ways, counts, strict=True))
     ]
     decided, ranked = told.of(np.concatenate([cells, *wanted]))
-    names = [each.name for each in bands]
     found, start = [], len(cells)
     for row, own in enumerate(wanted):
         here = slice(start, start + len(own))
         start += len(own)
-        reasons = tuple(names[place] for place in ranked(row, int(decided[row])))
+        reasons = tuple(labels[place] for place in ranked(row, int(decided[row])))
         decision = binner.classes_[decided[row]]
         if counts[row] > most_cells:
             found.append(
@@ -121,11 +133,14 @@ def band_verdicts(
                 decision=decision,
                 reasons=reasons,
                 cells=len(own),
-                core=tuple(name for name in reasons if names.index(name) in core),
+                core=tuple(each for each in reasons if labels.index(each) in core),
                 kept=min((len(first & set(sets[at])) for at in kept), default=k) / k,
                 breaking=_smallest(
-                    [(ways[row], own[at - here.start], sets[at]) for at in broken],
-                    bands,
+                    [
+                        (ways[row], own[at - here.start], [labels[each] for each in sets[at]])
+                        for at in broken
+                    ],
+                    names,
                     [own[row] for own in values],
                     widths,
                 ),
@@ -165,11 +180,22 @@ def _parts(pipeline: Pipeline, threshold: float) -> tuple[StableBinner, Score]:
 
 
 def _check(
-    bands: Sequence[Bands], k: int, side: str, widths: Mapping[str, float], threshold: float
+    bands: Sequence[Bands],
+    k: int,
+    side: str,
+    widths: Mapping[str, float],
+    threshold: float,
+    codes: Mapping[str, str],
+    labels: Sequence[str],
 ) -> None:
     numbers = [each.name for each in bands if isinstance(each, NumberBands)]
-    if not 1 <= k < len(bands):
-        raise ValueError(f"k must lie in 1..{len(bands) - 1} for {len(bands)} attributes, got {k}.")
+    for name in codes:
+        known = [each.name for each in bands]
+        if name not in known:
+            raise ValueError(f"codes name {name!r}, no attribute: {nearest(str(name), known)}")
+    if not 1 <= k < len(labels):
+        what = "codes" if codes else "attributes"
+        raise ValueError(f"k must lie in 1..{len(labels) - 1} for {len(labels)} {what}, got {k}.")
     if len(bands) > MOST_EXACT:
         raise ValueError(
             f"contributions are exact up to {MOST_EXACT} attributes, got {len(bands)}: leave out "
@@ -227,13 +253,12 @@ def _moves(bands: NumberBands, value: float, width: float) -> dict[int, float]:
 
 
 def _smallest(
-    broken: Sequence[tuple[Way, Codes, Sequence[int]]],
-    bands: Sequence[Bands],
+    broken: Sequence[tuple[Way, Codes, Sequence[str]]],
+    names: Sequence[str],
     values: Sequence[Any],
     widths: Mapping[str, float],
 ) -> Breaking | None:
     """The smallest of the changes that break, the one of fewest attributes among equals."""
-    names = [each.name for each in bands]
     best: Breaking | None = None
     for way, cell, reasons in broken:
         moved = {
@@ -245,8 +270,7 @@ def _smallest(
             abs(at - float(values[names.index(name)])) / widths[name] for name, at in moved.items()
         )
         if best is None or (size, len(moved)) < (best.size, len(best.values)):
-            told = tuple(names[place] for place in reasons)
-            best = Breaking(values=moved, size=size, reasons=told)
+            best = Breaking(values=moved, size=size, reasons=tuple(reasons))
     return best
 
 
@@ -255,10 +279,13 @@ def _smallest(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Reasons:
-    """The reasons of cells, by Shapley contributions against the cells of a reference."""
+    """The reasons of cells, by Shapley contributions against the cells of a reference.
+
+    `members`, (m, n), is 1 where an attribute counts for a reason.
+    """
 
     score: Score
-    bands: Sequence[Bands]
+    members: Floats
     reference: Codes
     k: int
     side: Side
@@ -272,7 +299,7 @@ class _Reasons:
         decided = said.shape[1] - 1 - said[:, ::-1].argmax(1)
         known: dict[tuple[int, int], tuple[int, ...]] = {}
         margins = self._coalition_margins(different)
-        weights = every_coalition(len(self.bands)).weights.numpy()
+        weights = every_coalition(len(self.members)).weights.numpy() @ self.members
 
         def ranked(cell: int, label: int) -> tuple[int, ...]:
             key = int(place[cell]), label
@@ -286,7 +313,8 @@ class _Reasons:
 
     def _coalition_margins(self, cells: Codes) -> Floats:
         """The mean margin of each class where each set of attributes is a cell's own: (N, K, C)."""
-        members = every_coalition(len(self.bands)).members.numpy()
+        attributes = len(self.members)
+        members = every_coalition(attributes).members.numpy()
         parts = []
         at_once = max(1, ROWS_AT_ONCE // (len(members) * len(self.reference)))
         for first in range(0, len(cells), at_once):
@@ -294,7 +322,7 @@ class _Reasons:
             mixed = np.where(
                 members[None, :, None, :], some[:, None, None, :], self.reference[None, None]
             )
-            rows, index = np.unique(mixed.reshape(-1, len(self.bands)), axis=0, return_inverse=True)
+            rows, index = np.unique(mixed.reshape(-1, attributes), axis=0, return_inverse=True)
             found = _margins(self.score(rows))[index.ravel()]
             parts.append(found.reshape(*mixed.shape[:3], -1).mean(2))
         return np.concatenate(parts)
