@@ -1,5 +1,6 @@
 """How individual explanations are: whether different people are given different reasons."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,3 +50,41 @@ def kappa(stability: float, overlap: float) -> float | None:
     (0.5, None)
     """
     return None if overlap > SAME_FOR_ALL else (stability - overlap) / (1 - overlap)
+
+
+def most_individual(x: Tensor, widths: Tensor) -> float:
+    """The largest 1 - O that decisions can have whose reasons no move changes: a bound for anybody.
+
+    A move changes each column of x, (N, d), by no more than its width, (d,). Two people whose moves
+    meet, no column further apart than twice its width, share one set of reasons if both are
+    certified, and so do all in a chain of such pairs. Of n_c people in chain c and N in all,
+    1 - O <= 1 - sum over c of n_c (n_c - 1) / (N (N - 1)), the share of pairs in different chains.
+
+    >>> most_individual(torch.tensor([[0.0], [1.9], [3.8], [9.0]]), torch.tensor([1.0]))
+    0.5
+    """
+    if widths.shape != x.shape[1:] or not bool((widths >= 0).all()):
+        raise ValueError(
+            f"widths must be a number >= 0 for each of {x.shape[1]} columns, got {widths.tolist()}."
+        )
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import KDTree
+
+    points, reach = x.double().cpu().numpy(), 2 * widths.double().cpu().numpy()
+    moves = reach > 0
+    # People who differ in what nobody can change are never in one chain.
+    _, chain = np.unique(points[:, ~moves], axis=0, return_inverse=True)
+    chain = chain.ravel()
+    if moves.any():
+        scaled, ends = points[:, moves] / reach[moves], [np.empty((0, 2), dtype=np.intp)]
+        for each in np.unique(chain):
+            own = np.flatnonzero(chain == each)
+            near = KDTree(scaled[own]).query_pairs(1.0, p=np.inf, output_type="ndarray")
+            ends.append(own[near])
+        pairs = np.concatenate(ends)
+        shape = len(points), len(points)
+        graph = coo_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=shape)
+        _, chain = connected_components(graph, directed=False)
+    counts = np.bincount(chain)
+    return float(1 - (counts * (counts - 1)).sum() / max(1, len(points) * (len(points) - 1)))
