@@ -85,6 +85,6 @@ def most_individual(x: Tensor, widths: Tensor) -> float:
         pairs = np.concatenate(ends)
         shape = len(points), len(points)
         graph = coo_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=shape)
-        _, chain = connected_components(graph, directed=False)
+        chain = connected_components(graph, directed=False)[1].astype(np.intp)
     counts = np.bincount(chain)
     return float(1 - (counts * (counts - 1)).sum() / max(1, len(points) * (len(points) - 1)))
