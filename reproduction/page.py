@@ -122,8 +122,8 @@ and take 20 gradients each. *Trained on* are networks of the same recipe whose g
 SmoothGrad or Integrated Gradients themselves, of 8 gradients: not in the papers.
 
 On tables our numbers for Integrated Gradients are far below the published ones, for every method.
-The linear control tells why: it falls to 44<!--= paper-ig bank linear er_precision -->
-to 61<!--= paper-ig adult linear er_precision --> as well. From a baseline of zero the score of a
+The linear control tells why: it falls to 47<!--= paper-ig bank linear er_precision -->
+to 62<!--= paper-ig adult linear er_precision --> as well. From a baseline of zero the score of a
 feature is its value times a mean gradient, so most one-hot columns score exactly zero, and an
 attacker who raises them makes them outrank others, however steady the gradients are. No training of
 gradients helps against that; we do not know what kept the published numbers so high. Pixels are not
