@@ -26,6 +26,7 @@ def fuzz(cases: int, seed: int) -> None:
     assert int(last[2]), "some cases are harmless"
 
 
+@pytest.mark.slow
 def test_no_file_ends_in_a_traceback() -> None:
     fuzz(60, seed=13)
 

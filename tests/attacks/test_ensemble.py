@@ -321,6 +321,7 @@ class NullDirection(nn.Module):
         return scores
 
 
+@pytest.mark.slow
 def test_a_null_direction_buys_a_plain_explanation_stability_and_a_projected_one_none() -> None:
     # Measured: plain 33 -> 97, projected 35 -> 35, off-data share .10 -> .95. Projected
     # explanations of the margin are equal everywhere. Off the data the predictions to be kept are

@@ -1080,6 +1080,7 @@ print(json.dumps(kills))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_audit_goes_on_without_a_lost_or_doubled_row(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), "0"],

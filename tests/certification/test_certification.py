@@ -383,6 +383,7 @@ def test_the_value_at_x_alone_is_exact_where_slopes_are_straight_and_wrong_elsew
     assert (uncertified_radius_at_x(kinked, inputs(shape), k=K) == torch.inf).all()
 
 
+@pytest.mark.slow
 def test_radii_of_a_trained_network_are_close_to_the_smallest_attack() -> None:
     split, model = smooth_adult_network()
     x = split.test.x[:60].double()

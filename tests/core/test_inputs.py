@@ -43,6 +43,7 @@ from r2et.explainers import (
     made_of_gradient,
     predicted,
     shaped,
+    slopes,
 )
 from r2et.methods import METHODS, BatchContext, Method, r2et
 from r2et.methods.baselines import adversarial, estimated_hessian, thick
@@ -413,7 +414,7 @@ def test_groups_seen_in_inference_mode_serve_gradients() -> None:
     assert found.tolist() == [[2.0, 0.0, 0.0, 1.0]]
 
 
-@pytest.mark.parametrize("explain", EXPLAINERS.values(), ids=EXPLAINERS)
+@pytest.mark.parametrize("explain", slopes().values(), ids=slopes())
 def test_the_explained_numbers_are_those_of_the_whole(explain: Any) -> None:
     model, x, y = joined_pair()
     whole = brief(explain)(model, x, y)

@@ -336,6 +336,7 @@ def killed_and_resumed(
     assert last.returncode == 0, said
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_three_times_ends_as_if_nothing_had_happened(
     undisturbed: tuple[Path, Rows], tmp_path: Path
 ) -> None:
@@ -411,6 +412,7 @@ def cluster(tmp_path: Path) -> Iterator[Workers]:
             ended(process)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_loses_a_worker_in_mid_unit_loses_no_row(
     undisturbed: tuple[Path, Rows], cluster: Workers, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from closed_form import numbers
 from r2et.certification import certify
 from r2et.core.autograd import piecewise_linear
 from r2et.core.rng import stream
-from r2et.explainers import EXPLAINERS, Explainer, Gradient
+from r2et.explainers import Explainer, Gradient, slopes
 from r2et.models import MODELS
 from r2et.models.resnet import ResNet
 from r2et.models.smoothing import softened
@@ -196,9 +196,7 @@ def test_an_even_picture_has_finite_derivatives() -> None:
 
 
 @every_plan
-@pytest.mark.parametrize(
-    "explain", [brief(each, 3) for each in EXPLAINERS.values()], ids=EXPLAINERS
-)
+@pytest.mark.parametrize("explain", [brief(each, 3) for each in slopes().values()], ids=slopes())
 def test_an_example_is_explained_alone(plan: str, explain: Explainer) -> None:
     model, x, y = trained(plan), pictures(), torch.arange(3)
     before = copy.deepcopy(model.state_dict())

@@ -17,7 +17,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from brief import brief
 from closed_form import numbers
 from r2et.core.rng import stream
-from r2et.explainers import EXPLAINERS, Explainer
+from r2et.explainers import EXPLAINERS, Explainer, slopes
 from r2et.models import MODELS
 from r2et.models.gcn import DenseGCN, GCNEmbedding, Normalise, propagation
 from r2et.models.siamese import Siamese, cosine, fit_single_head
@@ -304,7 +304,7 @@ def test_unknown_choices_are_refused() -> None:
 
 
 @every_model
-@pytest.mark.parametrize("explain", [*map(brief, EXPLAINERS.values())], ids=EXPLAINERS)
+@pytest.mark.parametrize("explain", [*map(brief, slopes().values())], ids=slopes())
 def test_an_example_is_explained_alone(name: str, explain: Explainer) -> None:
     (model, x), y = case(name), torch.arange(3) % 2
     alone = [explain(model, x[i : i + 1], y[i : i + 1]) for i in range(3)]

@@ -347,6 +347,7 @@ def test_an_interrupted_fit_ends_at_the_same_weights(
     assert_equal(finished, whole)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_followed_by_the_same_weights(tmp_path: Path) -> None:
     # Killed between two batches of the fourth epoch, by the only signal nobody can catch.
     file = tmp_path / "fit.checkpoint"
@@ -450,6 +451,7 @@ def together(count: int) -> tuple[Part, Part, Method, FitSettings]:
     return rows(count), rows(50, seed=2), r2et(k=2, thickness=0.3, curvature=0.1), settings
 
 
+@pytest.mark.slow
 def test_two_processes_end_at_the_weights_of_one(tmp_path: Path) -> None:
     # 64 rows: whole batches; 67: a last batch of 2 + 1 rows; 65: of 1 + 0 rows.
     with socket.socket() as free:
