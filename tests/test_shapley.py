@@ -158,6 +158,7 @@ def decoded(codes: np.ndarray[Any, Any]) -> Tensor:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [shap.explainers.Exact, shap.explainers.Permutation])
 def test_shap_says_the_same_of_the_same_background(kind: Any) -> None:
     # Of three attributes an order and its reverse leave out four of six: shap's permutations go

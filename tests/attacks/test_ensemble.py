@@ -296,6 +296,7 @@ def best_of_random_points(
     return found
 
 
+@pytest.mark.slow
 def test_the_strong_attack_beats_20000_random_points_and_the_papers_attack() -> None:
     # Measured: ERAttack 67, random points 42, strong 33.
     model, x, y = trained_network()

@@ -673,6 +673,7 @@ def test_without_radii_lengths_are_certified_one_by_one(
         assert plain.certified_precision == full.certified_precision
 
 
+@pytest.mark.slow
 def test_several_models_stand_side_by_side(cancer_net: nn.Sequential) -> None:
     linear = nn.Sequential(nn.Linear(30, 2))
     single = nn.Sequential(*cancer_net[:2], nn.Linear(12, 1), nn.Sigmoid())

@@ -220,6 +220,7 @@ def test_a_structured_network_written_out_is_the_same_function() -> None:
         torch.testing.assert_close(model.plain()(x), model(x))
 
 
+@pytest.mark.slow
 def test_an_exported_program_is_certified_as_its_model() -> None:
     for name in ("softplus", "residual", "max pooling", "leaky relu", "functional"):
         model, shape = network(name)

@@ -155,6 +155,7 @@ def test_data_are_loaded_and_split_once_for_all_units_of_a_worker(
     assert (loads, splits) == (["left"], [0, 1])
 
 
+@pytest.mark.slow
 def test_data_of_ones_own_are_sent_to_each_process_once(
     undisturbed: tuple[Path, Rows], tmp_path: Path
 ) -> None:
