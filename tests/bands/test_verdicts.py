@@ -249,6 +249,42 @@ def test_numbers_that_are_not_whole_move_continuously() -> None:
     assert [each.cells for each in found] == [1, 2, 1]
 
 
+def test_a_move_that_leads_onto_an_edge_by_the_same_arithmetic_is_one() -> None:
+    # 29.7 + 0.3 is 30, though 30 - 29.7 is more than 0.3.
+    assert 29.7 + 0.3 == 30.0
+    assert 30.0 - 29.7 > 0.3
+    X, y = people()
+    X = X.assign(age=X.age + 0.37)
+    binner = StableBinner(edges={"age": [30.0]}, penalty=1e6)
+    pipe = make_pipeline(binner, MODELS["scorecard"]).fit(X, y)
+    rows = X.iloc[:1].assign(age=[29.7])
+    (found,) = band_verdicts(pipe, rows, reference=X.iloc[:5], k=K, width={"age": 0.3})
+    assert found.cells == 2
+
+
+class Votes(LogisticRegression):
+    """A model whose margins are not its log-odds."""
+
+    def decision_function(self, X: Any) -> Any:
+        """Four times the log-odds."""
+        return 4 * super().decision_function(X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """What the log-odds say."""
+        second = 1 / (1 + np.exp(-super().decision_function(X)))
+        return np.stack([1 - second, second], 1)
+
+
+def test_a_threshold_is_one_of_probabilities_whatever_margins_a_model_has() -> None:
+    pipe, (X, _) = piped(Votes()), people(200, seed=3)
+    found = band_verdicts(pipe, X, reference=X.iloc[:5], k=K, threshold=0.7, width={})
+    expected = (pipe.predict_proba(X)[:, 1] >= 0.7).astype(int)
+    assert [each.decision for each in found] == expected.tolist()
+    assert "probabilities" in refusal(
+        lambda: band_verdicts(piped(AtTheThreshold()), X, reference=X, k=K, threshold=0.7)
+    )
+
+
 def test_missing_and_special_values_stay_and_nothing_moves_there() -> None:
     X, y = people()
     X = X.astype({"age": float, "hours": float})

@@ -21,7 +21,6 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -165,7 +164,8 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _table(self, X: Any, *, reset: bool) -> Table:
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, skip_check_array=True, reset=reset)
-            check_array(X.iloc[:, :0].to_numpy(dtype=np.float64), ensure_min_features=0)
+            if not len(X):
+                raise ValueError(f"0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
             if X.shape[1] == 0:
                 raise ValueError(
                     f"0 feature(s) (shape={X.shape}) while a minimum of 1 is required."

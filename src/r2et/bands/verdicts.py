@@ -159,17 +159,24 @@ def _parts(pipeline: Pipeline, threshold: float) -> tuple[StableBinner, Score]:
             "one in front of the model, and fit both."
         )
     binner, rest = steps[0][1], pipeline[1:]
+    if not hasattr(rest, "predict_proba") and threshold != 0.5:
+        raise ValueError(
+            f"a threshold of {threshold} is one of probabilities, which the model does not give: "
+            "leave it at .5, or give a model with predict_proba."
+        )
     shift = math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else 0.0
+    classes = len(binner.classes_)
 
     def score(cells: Codes) -> Floats:
         rows = binner.encoded(cells)
         if hasattr(rest, "feature_names_in_"):  # fitted on a frame
             rows = pd.DataFrame(rows, columns=binner.get_feature_names_out())
-        if hasattr(rest, "decision_function"):
-            found = np.asarray(rest.decision_function(rows), dtype=np.float64)
-        else:
-            found = np.log(np.clip(rest.predict_proba(rows), 1e-12, None))
-            found = found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
+        found = _log_scores(rest, rows)
+        if found.shape not in ((len(cells),), (len(cells), classes)):
+            raise ValueError(
+                f"a model of {classes} classes must score each of them, got {found.shape[1:]} "
+                "scores a row: let it say one for each class."
+            )
         if found.ndim == 1:
             # Half of a score for each side: the margin of a class is then its log-odds.
             half = (found - shift) / 2
@@ -177,6 +184,31 @@ def _parts(pipeline: Pipeline, threshold: float) -> tuple[StableBinner, Score]:
         return found
 
     return binner, score
+
+
+def _log_scores(model: Any, rows: Any) -> Floats:
+    """Log-odds of two classes, (N,), or a score for each of several, (N, C).
+
+    Those that the model gives, if they say what its probabilities do: other margins, such as those
+    of boosted votes, would put a threshold elsewhere.
+    """
+    margins = None
+    if hasattr(model, "decision_function"):
+        margins = np.asarray(model.decision_function(rows), dtype=np.float64)
+    if not hasattr(model, "predict_proba"):
+        assert margins is not None
+        return margins
+    shares = np.asarray(model.predict_proba(rows), dtype=np.float64)
+    if margins is not None and margins.ndim == 1:
+        if np.allclose(1 / (1 + np.exp(-np.clip(margins, -700, 700))), shares[:, 1], atol=1e-9):
+            return margins
+    elif margins is not None and margins.shape == shares.shape:
+        raised = np.exp(margins - margins.max(1, keepdims=True))
+        if np.allclose(raised / raised.sum(1, keepdims=True), shares, atol=1e-9):
+            return margins
+    logs = np.log(np.clip(shares, 1e-12, None))
+    found: Floats = logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
+    return found
 
 
 def _check(
@@ -246,8 +278,9 @@ def _moves(bands: NumberBands, value: float, width: float) -> dict[int, float]:
         while nearest_in in bands.special:
             step = 1.0 if place > own else -1.0
             nearest_in = nearest_in + step if whole else math.nextafter(nearest_in, step * math.inf)
-        inside = low <= nearest_in < high
-        if inside and abs(nearest_in - value) <= width:
+        # Within the width, or where adding the width leads to in the same arithmetic.
+        near = abs(nearest_in - value) <= width or value - width <= nearest_in <= value + width
+        if near and low <= nearest_in < high:
             found[place] = nearest_in
     return found
 
