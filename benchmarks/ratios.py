@@ -207,7 +207,7 @@ def attention_ratios() -> list[Ratio]:
     """
     y = torch.randint(0, 2, (32,), generator=stream(0, "bench", "classes"))
     networks = {
-        "ViT, 64 patches": (64, 48, {"r2et-noh": 3.2, "r2et": 6.5}),
+        "ViT, 64 patches": (64, 48, {"r2et-noh": 3.2, "r2et": 5.5}),
         "text, 32 embedded words": (32, 64, {"r2et-noh": 2.8, "r2et": 4.5}),
     }
     ratios = []

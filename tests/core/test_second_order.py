@@ -1,7 +1,7 @@
 """Layers differentiated twice say what torch says, at every order, by fewer operations."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -165,6 +165,26 @@ def test_both_derivatives_are_those_of_torch(
     check_same(model, numbers(*shape))
     for handle in handles:
         handle.remove()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 2, 3, 4)])
+def test_attention_bends_as_torch_s_own_at_every_order(shape: tuple[int, ...]) -> None:
+    q, k, v = (numbers(*shape, seed=i).requires_grad_() for i in range(3))
+
+    def bent(attention: Callable[..., Tensor]) -> list[Tensor]:
+        """Slopes of slopes of slopes, each weighed by other numbers."""
+        slopes: Sequence[Tensor] = [attention(q, k, v).sin()]
+        for i in range(3):
+            weighed = [(each * numbers(*each.shape, seed=i)).sum() for each in slopes]
+            slopes = torch.autograd.grad(sum(weighed), (q, k, v), create_graph=True)
+        return list(slopes)
+
+    assert gradgradcheck(second_order._attention, (q, k, v))
+    with PLAIN_ATTENTION:
+        torch.testing.assert_close(
+            bent(second_order._attention),
+            bent(F.scaled_dot_product_attention),
+        )
 
 
 # What nn.MultiheadAttention calls is compared above, called as it does.

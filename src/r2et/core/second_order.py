@@ -301,9 +301,9 @@ class _GeluSlope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, flow: Tensor) -> Tensor:
         # (x F)'' = (2 - x^2) f.
-        squared: Tensor = ctx.saved_tensors[0].square()
-        density = (squared + math.log(2 * math.pi)).div_(-2).exp_()
-        return flow * (2 - squared).mul_(density)
+        (x,) = ctx.saved_tensors
+        density = torch.addcmul(x.new_tensor(-math.log(2 * math.pi) / 2), x, x, value=-0.5).exp_()
+        return torch.addcmul(x.new_tensor(2.0), x, x, value=-1).mul_(density).mul_(flow)
 
 
 class _Gelu(torch.autograd.Function):
@@ -323,6 +323,71 @@ def _gelu(input: Tensor, approximate: str = "none") -> Tensor | None:
     return _applied(_Gelu, input, [_applied(_GeluSlope, input)])
 
 
+class _AttentionSlopes(torch.autograd.Function):
+    """Slopes by q, k and v of softmax(q k') v weighed by a flow, its shares p being known.
+
+    With s the slopes by the scores q k' and `moved` how far a move of q, k and v moves a score
+    above the mean of its row: shares move by p moved, and s by s moved + p (flow dv'), less what
+    keeps the sum of each row of s at 0.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, shares: list[Tensor], q: Tensor, k: Tensor, v: Tensor, flow: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (p,) = shares
+        s = _softmax_slope(flow @ v.mT, p)
+        ctx.save_for_backward(p, s, q, k, v, flow)
+        return s @ k, s.mT @ q, p.mT @ flow
+
+    @staticmethod
+    def backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
+        p, s, q, k, v, flow = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Asked for once more: shares and slopes again, by operations that are recorded.
+            p = (q @ k.mT).softmax(-1)
+            s = _softmax_slope(flow @ v.mT, p)
+        # In place: these are the largest tensors of a network, and a fresh one costs most.
+        moved = _plus(dq @ k.mT, q, dk.mT)
+        moved = _own(moved).sub_((p * moved).sum(-1, keepdim=True))
+        p_moved = p * moved
+        s_moved = _own(moved).mul_(s).addcmul_(p, flow @ dv.mT)
+        s_moved = s_moved.addcmul_(p, s_moved.sum(-1, keepdim=True), value=-1)
+        by_q, by_k = _plus(s_moved @ k, s, dk), _plus(s_moved.mT @ q, s.mT, dq)
+        return None, by_q, by_k, p_moved.mT @ flow, _plus(p_moved @ v, p, dv)
+
+
+def _softmax_slope(flow: Tensor, shares: Tensor) -> Tensor:
+    slope: Tensor = aten._softmax_backward_data(flow, shares, -1, shares.dtype)
+    return slope
+
+
+def _plus(known: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """What is known, of nobody else, and left @ right added to it, of matrices (..., a, b)."""
+    into = known.flatten(0, -3)
+    into.baddbmm_(left.flatten(0, -3), right.flatten(0, -3))
+    return into.view_as(known)
+
+
+def _own(values: Tensor) -> Tensor:
+    """The values to write into: themselves, or a copy while others are recorded to need them."""
+    return values.clone() if torch.is_grad_enabled() else values
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        shares = (q @ k.mT).softmax(-1)
+        ctx.save_for_backward(shares, q, k, v)
+        return shares @ v
+
+    @staticmethod
+    def backward(ctx: Any, flow: Tensor) -> Any:
+        shares, *qkv = ctx.saved_tensors
+        slopes: Any = _AttentionSlopes
+        return slopes.apply([shares], *qkv, flow)
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -338,7 +403,9 @@ def _attention(
     if not _differentiable(query, key, value):
         return None
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return (query * scale @ key.transpose(-2, -1)).softmax(-1) @ value
+    if not 3 <= query.ndim == key.ndim == value.ndim or query.shape[:-2] != key.shape[:-2]:
+        return (query * scale @ key.transpose(-2, -1)).softmax(-1) @ value
+    return _applied(_Attention, query * scale, key, value)
 
 
 def _multi_head(*args: Any, **kwargs: Any) -> tuple[Tensor, None] | None:
