@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from r2et.data.features import MISSING, plain, with_unit
 
@@ -163,3 +164,9 @@ def one_hot(codes: Codes, bands: Sequence[Bands]) -> tuple[Codes, int]:
     """The column of the 1 of each row and attribute, (N, m), and the number of columns."""
     starts = np.cumsum([0, *(each.count for each in bands)])
     return codes + starts[:-1], int(starts[-1])
+
+
+def ones_at(ones: Codes, columns: int) -> sparse.csr_matrix:
+    """The matrix, (N, columns), whose ones are in these columns of each row, (N, m)."""
+    starts = np.arange(0, ones.size + 1, ones.shape[1])
+    return sparse.csr_matrix((np.ones(ones.size), ones.ravel(), starts), (len(ones), columns))

@@ -10,40 +10,29 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
-from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot
+from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot, ones_at
 from r2et.bands.edges import Curve, stable_edges
+from r2et.bands.table import Table, Values, held_rows, rows_of, sorted_rows, word_bands
+from r2et.bands.teacher import Teacher, mean_auc, scorecard
 from r2et.core.naming import nearest
-from r2et.core.rng import stream
 from r2et.data.encoder import holds_words, numbers_of, words_of
-from r2et.explainers import draw_reference
 from r2et.metrics.individuality import overlap
-
-Values = NDArray[Any]
 
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 USUAL_PENALTY = 0.1  # where there are too few rows to choose on
 DEFAULT_WIDTH = 0.05  # standard deviations that a number may move, unless widths are given
-HELD = 0.2  # of the rows, on which the penalty is chosen
-LEAST_HELD = 50  # rows of the held part; with fewer nothing is chosen
-ROWS_TO_CHOOSE = 30_000  # as many are enough to choose a penalty on
 LEAST_SHARE, LEAST_ROWS = 0.005, 20  # of people in a band
-MOST_WORDS = 100  # of a category; rarer ones are "other"
 MOST_VALUES = 512  # of a number, at which a teacher's curve is read: twice the bins of its trees
-AVERAGED = 200  # rows that the curve of a teacher with interactions is averaged over
 COMPARED = 2000  # people whose reasons are compared
 WIDE = 100  # columns, from which on most of them are not worth storing
 
@@ -57,13 +46,6 @@ class Trial:
     overlap: float | None
     edges: int
     chosen: bool = False
-
-
-class Table(NamedTuple):
-    """Columns by name, numbers with NaN or words, rows in an order that they alone decide."""
-
-    names: list[str]
-    columns: list[Values]
 
 
 class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -136,7 +118,7 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         self.classes_, codes = np.unique(labels, return_inverse=True)
         self._check(table)
-        table, codes = _sorted(table, codes)
+        table, codes = sorted_rows(table, codes)
         self.widths_ = {
             name: self._widths(name, own)
             for name, own in zip(*table, strict=True)
@@ -144,7 +126,7 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         }
         self.search_: list[Trial] = []
         self.penalty_ = USUAL_PENALTY if self.penalty is None else float(self.penalty)
-        if self.penalty is None and (held := _held(codes, self.random_state)) is not None:
+        if self.penalty is None and (held := held_rows(codes, self.random_state)) is not None:
             self.search_ = self._tried(table, codes, held)
             self.penalty_ = next(each.penalty for each in self.search_ if each.chosen)
         self.curves_ = self._taught(table, codes)[1]
@@ -226,9 +208,9 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- what numbers do ------------------------------------------------------------------------
 
-    def _taught(self, table: Table, y: Codes) -> tuple["_Teacher | None", dict[str, Curve]]:
+    def _taught(self, table: Table, y: Codes) -> tuple[Teacher | None, dict[str, Curve]]:
         """A teacher of these rows, None if there is but one class, and the curve of each number."""
-        teacher = _Teacher.of(table, y, self.teacher, self.random_state) if y.any() else None
+        teacher = Teacher.of(table, y, self.teacher, self.random_state) if y.any() else None
         curves = {}
         for place, (name, own) in enumerate(zip(*table, strict=True)):
             if own.dtype != object:
@@ -245,7 +227,7 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         found: list[Bands] = []
         for name, own in zip(*table, strict=True):
             if own.dtype == object:
-                found.append(_word_bands(name, own))
+                found.append(word_bands(name, own))
                 continue
             curve = curves[name]
             special = _finite("special", name, (self.special or {}).get(name, ()))
@@ -273,24 +255,24 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _tried(self, table: Table, y: Codes, held: NDArray[np.bool_]) -> list[Trial]:
         """What each penalty does on held rows, and which of them is chosen."""
-        learnt, seen = _rows(table, ~held), y[~held]
+        learnt, seen = rows_of(table, ~held), y[~held]
         teacher, curves = self._taught(learnt, seen)
         assert teacher is not None
-        judged, truth = _rows(table, held), y[held]
+        judged, truth = rows_of(table, held), y[held]
         few = np.linspace(0, len(truth) - 1, min(len(truth), COMPARED)).astype(int)
-        some = _rows(judged, few)  # who are compared with one another
+        some = rows_of(judged, few)  # who are compared with one another
         scores = teacher.score(judged)
-        auc = _auc(scores, truth)
+        auc = mean_auc(scores, truth)
         shared = self._overlap(teacher.contributions(some), scores[few])
         trials = []
         for penalty in PENALTIES:
             bands = self._bands(table, curves, penalty)
-            card = _scorecard(bands, learnt, seen)
+            card = scorecard(bands, learnt, seen)
             found = card.score(judged)
             trials.append(
                 Trial(
                     penalty=penalty,
-                    auc=_auc(found, truth),
+                    auc=mean_auc(found, truth),
                     overlap=self._overlap(card.contributions(some), found[few]),
                     edges=sum(len(each.edges) for each in bands if isinstance(each, NumberBands)),
                 )
@@ -344,8 +326,7 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         ones, columns = one_hot(codes, self.attributes_)
         rows = len(ones)
         if self._is_sparse(columns):
-            starts = np.arange(0, ones.size + 1, ones.shape[1])
-            return sparse.csr_matrix((np.ones(ones.size), ones.ravel(), starts), (rows, columns))
+            return ones_at(ones, columns)
         found = np.zeros((rows, columns))
         found[np.arange(rows)[:, None], ones] = 1.0
         return found
@@ -483,36 +464,6 @@ def _finite(setting: str, name: str, given: Any) -> tuple[float, ...]:
     return numbers
 
 
-# --- rows ---------------------------------------------------------------------------------------
-
-
-def _rows(table: Table, chosen: NDArray[Any]) -> Table:
-    return Table(table.names, [own[chosen] for own in table.columns])
-
-
-def _sorted(table: Table, y: Codes) -> tuple[Table, Codes]:
-    """The same rows in an order that they alone decide."""
-    keys = [
-        pd.factorize(own, sort=True)[0] if own.dtype == object else np.nan_to_num(own, nan=np.inf)
-        for own in table.columns
-    ]
-    order = np.lexsort([y, *keys])
-    return _rows(table, order), y[order]
-
-
-def _held(y: Codes, seed: int) -> NDArray[np.bool_] | None:
-    """Which rows judge a penalty, the same share of each class: None if they are too few."""
-    counts = np.bincount(y)
-    if len(y) * HELD < LEAST_HELD or len(counts) < 2 or counts.min() * HELD < 5:
-        return None
-    shuffled = torch.randperm(len(y), generator=stream(seed, "bands", "held")).numpy()
-    chosen = np.zeros(len(y), dtype=bool)
-    for label in range(len(counts)):
-        own = shuffled[y[shuffled] == label]
-        chosen[own[: round(HELD * len(own))]] = True
-    return chosen
-
-
 def _thinned(values: Floats, people: Floats) -> tuple[Floats, Floats]:
     """No more than MOST_VALUES of the values, each standing for those next to it."""
     if len(values) <= MOST_VALUES:
@@ -526,143 +477,3 @@ def _thinned(values: Floats, people: Floats) -> tuple[Floats, Floats]:
     standing = np.zeros(len(kept))
     np.add.at(standing, nearest_kept, people)
     return kept, standing
-
-
-def _word_bands(name: str, words: Values) -> WordBands:
-    labels, counts = np.unique(words.astype(str), return_counts=True)
-    if len(labels) <= MOST_WORDS:
-        return WordBands(name=name, labels=tuple(labels.tolist()))
-    order = np.lexsort([labels, -counts])[: MOST_WORDS - 1]
-    return WordBands(name=name, labels=tuple(sorted(labels[order].tolist())), other=True)
-
-
-def _auc(scores: Floats, y: Codes) -> float:
-    if scores.ndim == 1:
-        return float(roc_auc_score(y, scores))
-    present = [c for c in range(scores.shape[1]) if 0 < (y == c).sum() < len(y)]
-    return float(np.mean([roc_auc_score(y == c, scores[:, c]) for c in present]))
-
-
-# --- who says what a number does ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Teacher:
-    """A classifier of numbers and of the places of words, and rows to average its curves over."""
-
-    model: Any
-    labels: tuple[tuple[str, ...] | None, ...]
-    additive: bool
-    background: Floats
-
-    @classmethod
-    def of(cls, table: Table, y: Codes, teacher: Any, seed: int) -> "_Teacher":
-        """The teacher of these rows."""
-        labels = tuple(
-            _word_bands("", own).labels if own.dtype == object else None for own in table.columns
-        )
-        x = _encoded(table, labels)
-        words = [each is not None for each in labels]
-        if teacher is None:
-            model = HistGradientBoostingClassifier(
-                categorical_features=words if any(words) else None,
-                interaction_cst="no_interactions",
-                early_stopping=len(y) >= 1000,
-                random_state=seed,
-            )
-        else:
-            model = clone(teacher)
-        model.fit(x, y)
-        kept = draw_reference(
-            torch.from_numpy(x), torch.from_numpy(y), rows=min(AVERAGED, len(y)), seed=seed
-        )
-        return cls(model=model, labels=labels, additive=teacher is None, background=kept.numpy())
-
-    def curve(self, place: int, values: Floats) -> Floats:
-        """What the values of one column add to the score, up to a constant: (u, C)."""
-        rows = self.background[:1] if self.additive else self.background
-        moved = np.repeat(rows[None], len(values), 0)
-        moved[:, :, place] = values[:, None]
-        found = _margins(self.model, moved.reshape(-1, moved.shape[-1]))
-        mean: Floats = found.reshape(len(values), len(rows), -1).mean(1)
-        return mean
-
-    def score(self, table: Table) -> Floats:
-        """Log-odds, (N,), or of several classes a score for each, (N, C)."""
-        return _margins(self.model, _encoded(table, self.labels))
-
-    def contributions(self, table: Table) -> Floats:
-        """What each column of each row adds, less its mean over the background: (N, m, C)."""
-        x = _encoded(table, self.labels)
-        parts = []
-        for place in range(x.shape[1]):
-            values, codes = np.unique(x[:, place], return_inverse=True)
-            curve = self.curve(place, values)
-            usual = np.searchsorted(values, np.nan_to_num(self.background[:, place], nan=np.inf))
-            parts.append(curve[codes.ravel()] - curve[usual.clip(0, len(values) - 1)].mean(0))
-        return np.stack(parts, 1)
-
-
-def _encoded(table: Table, labels: Sequence[tuple[str, ...] | None]) -> Floats:
-    """Numbers as they are, words as their places, -1 for those that have none: (N, m)."""
-    columns = []
-    for own, known in zip(table.columns, labels, strict=True):
-        if known is None:
-            columns.append(np.zeros(len(own)) if np.isnan(own).all() else own)
-        else:
-            index = pd.Index(known, dtype=object)
-            places = index.get_indexer(pd.Index(own, dtype=object)).astype(np.float64)
-            columns.append(np.where(places < 0, np.nan, places))
-    found: Floats = np.stack(columns, 1)
-    return found
-
-
-def _margins(model: Any, x: Floats) -> Floats:
-    """Log-odds of the second of two classes, (N,), or a score for each of several, (N, C)."""
-    if hasattr(model, "decision_function"):
-        found: Floats = np.asarray(model.decision_function(x), dtype=np.float64)
-        return found
-    shares = np.clip(model.predict_proba(x), 1e-9, None)
-    logs = np.log(shares)
-    odds: Floats = logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
-    return odds
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Card:
-    """Points for each band, (columns, C), whose sum is the score; the rows it is told against."""
-
-    bands: Sequence[Bands]
-    points: Floats
-    constant: Floats
-    usual: Floats
-
-    def score(self, table: Table) -> Floats:
-        """The sum of points: (N,), or (N, C) of several classes."""
-        total: Floats = self.points[self._ones(table)].sum(1) + self.constant
-        return total[:, 0] if total.shape[1] == 1 else total
-
-    def contributions(self, table: Table) -> Floats:
-        """The points of each attribute less their mean over all rows: (N, m, C)."""
-        return self.points[self._ones(table)] - self.usual
-
-    def _ones(self, table: Table) -> Codes:
-        codes = [each.codes(own) for each, own in zip(self.bands, table.columns, strict=True)]
-        return one_hot(np.stack(codes, 1), self.bands)[0]
-
-
-def _scorecard(bands: Sequence[Bands], table: Table, y: Codes) -> _Card:
-    """Logistic regression on the bands of some rows."""
-    codes = [each.codes(own) for each, own in zip(bands, table.columns, strict=True)]
-    ones, columns = one_hot(np.stack(codes, 1), bands)
-    starts = np.arange(0, ones.size + 1, ones.shape[1])
-    x = sparse.csr_matrix((np.ones(ones.size), ones.ravel(), starts), (len(ones), columns))
-    few = np.linspace(0, len(y) - 1, min(len(y), ROWS_TO_CHOOSE)).astype(int)
-    model = LogisticRegression(C=1.0, max_iter=300).fit(x[few], y[few])
-    points = np.asarray(model.coef_, dtype=np.float64).T
-    return _Card(
-        bands=bands,
-        points=points,
-        constant=np.asarray(model.intercept_),
-        usual=points[ones].mean(0),
-    )

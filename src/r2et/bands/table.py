@@ -1,0 +1,61 @@
+"""Rows of a table as bands are made of them, in an order that they alone decide."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from r2et.bands.attribute import Codes, WordBands
+from r2et.core.rng import stream
+
+Values = NDArray[Any]
+
+HELD = 0.2  # of the rows, on which settings are chosen
+LEAST_HELD = 50  # rows of the held part; with fewer nothing is chosen
+MOST_WORDS = 100  # of a category; rarer ones are "other"
+
+
+class Table(NamedTuple):
+    """Columns by name, numbers with NaN or words, rows in an order that they alone decide."""
+
+    names: list[str]
+    columns: list[Values]
+
+
+def rows_of(table: Table, chosen: NDArray[Any]) -> Table:
+    """Some of the rows of a table."""
+    return Table(table.names, [own[chosen] for own in table.columns])
+
+
+def sorted_rows(table: Table, y: Codes) -> tuple[Table, Codes]:
+    """The same rows in an order that they alone decide."""
+    keys = [
+        pd.factorize(own, sort=True)[0] if own.dtype == object else np.nan_to_num(own, nan=np.inf)
+        for own in table.columns
+    ]
+    order = np.lexsort([y, *keys])
+    return rows_of(table, order), y[order]
+
+
+def held_rows(y: Codes, seed: int) -> NDArray[np.bool_] | None:
+    """Which rows judge a penalty, the same share of each class: None if they are too few."""
+    counts = np.bincount(y)
+    if len(y) * HELD < LEAST_HELD or len(counts) < 2 or counts.min() * HELD < 5:
+        return None
+    shuffled = torch.randperm(len(y), generator=stream(seed, "bands", "held")).numpy()
+    chosen = np.zeros(len(y), dtype=bool)
+    for label in range(len(counts)):
+        own = shuffled[y[shuffled] == label]
+        chosen[own[: round(HELD * len(own))]] = True
+    return chosen
+
+
+def word_bands(name: str, words: Values) -> WordBands:
+    """A band for each word of a column, of the most frequent ones only if there are many."""
+    labels, counts = np.unique(words.astype(str), return_counts=True)
+    if len(labels) <= MOST_WORDS:
+        return WordBands(name=name, labels=tuple(labels.tolist()))
+    order = np.lexsort([labels, -counts])[: MOST_WORDS - 1]
+    return WordBands(name=name, labels=tuple(sorted(labels[order].tolist())), other=True)
