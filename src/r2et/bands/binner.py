@@ -9,7 +9,7 @@ anybody can be enumerated.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot, ones_at
-from r2et.bands.edges import Curve, stable_edges
+from r2et.bands.edges import Curve, stable_edges, thinned
 from r2et.bands.table import Table, Values, held_rows, rows_of, sorted_rows, word_bands
 from r2et.bands.teacher import Teacher, mean_auc, scorecard
 from r2et.core.naming import nearest
@@ -31,8 +31,10 @@ from r2et.metrics.individuality import overlap
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 USUAL_PENALTY = 0.1  # where there are too few rows to choose on
 DEFAULT_WIDTH = 0.05  # standard deviations that a number may move, unless widths are given
+LEAST_SPREAD = (
+    4.0  # standard deviation of whole numbers that may move by 1, unless widths are given
+)
 LEAST_SHARE, LEAST_ROWS = 0.005, 20  # of people in a band
-MOST_VALUES = 512  # of a number, at which a teacher's curve is read: twice the bins of its trees
 COMPARED = 2000  # people whose reasons are compared
 WIDE = 100  # columns, from which on most of them are not worth storing
 
@@ -53,7 +55,8 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     `width` says how far each number may move without changing anything for most people, in its own
     units: one number, or several that are to be survived at once, for each column by name; other
-    columns get .05 standard deviations, whole numbers at least 1. Given `edges`, by column, are
+    columns get .05 standard deviations, whole numbers 1 at least if that is a small step for them
+    (a quarter of a standard deviation or less) and 0 if not. Given `edges`, by column, are
     always respected; `special` values are bands of their own, as missing ones are. `monotone` says
     of a column that what it adds rises (1) or falls (-1) from band to band. `least_edges` 1 asks
     for an edge in each. `units` are for readers only.
@@ -104,6 +107,20 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Bands of all columns of X, by what they do for the classes y."""
+        table, codes = self.begin(X, y)
+        self.search_: list[Trial] = []
+        self.penalty_ = USUAL_PENALTY if self.penalty is None else float(self.penalty)
+        if self.penalty is None and (held := held_rows(codes, self.random_state)) is not None:
+            self.search_ = self._tried(table, codes, held)
+            self.penalty_ = next(each.penalty for each in self.search_ if each.chosen)
+        curves = self._taught(table, codes)[1]
+        return self.take(table, self._bands(table, curves, self.penalty_), curves)
+
+    def begin(self, X: Any, y: Any) -> tuple[Table, Codes]:
+        """Rows to make bands of, in an order of their own, and their classes' numbers.
+
+        Sets what holds of all bands: classes, and how far each number may move.
+        """
         if y is None:
             raise ValueError(
                 "bands keep what a score says of classes: fit needs y, one class for each row; "
@@ -124,13 +141,11 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             for name, own in zip(*table, strict=True)
             if own.dtype != object
         }
-        self.search_: list[Trial] = []
-        self.penalty_ = USUAL_PENALTY if self.penalty is None else float(self.penalty)
-        if self.penalty is None and (held := held_rows(codes, self.random_state)) is not None:
-            self.search_ = self._tried(table, codes, held)
-            self.penalty_ = next(each.penalty for each in self.search_ if each.chosen)
-        self.curves_ = self._taught(table, codes)[1]
-        self.attributes_ = self._bands(table, self.curves_, self.penalty_)
+        return table, codes
+
+    def take(self, table: Table, bands: list[Bands], curves: Mapping[str, Curve]) -> Self:
+        """This binner with these bands, of the rows that they were found on."""
+        self.curves_, self.attributes_ = dict(curves), bands
         self.edges_ = {
             each.name: list(each.edges)
             for each in self.attributes_
@@ -191,16 +206,18 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """How far a column may move, in its units."""
         given = self.width.get(name) if isinstance(self.width, Mapping) else self.width
         if given is None:
-            known = self._plain(name, numbers)
+            known = self.plain(name, numbers)
             spread = DEFAULT_WIDTH * float(known.std()) if len(known) else 0.0
             whole = bool((known == np.round(known)).all())
-            return (max(1.0, float(round(spread))) if whole else spread,)
+            if whole:  # one more or less is no small step where numbers differ by few
+                spread = max(float(round(spread)), float(spread >= LEAST_SPREAD * DEFAULT_WIDTH))
+            return (spread,)
         widths = _finite("width", name, given)
         if not widths or min(widths) < 0:
             raise ValueError(f"the width of {name!r} must be numbers >= 0, got {given!r}.")
         return widths
 
-    def _plain(self, name: str, numbers: Floats) -> Floats:
+    def plain(self, name: str, numbers: Floats) -> Floats:
         """The values that are neither missing nor special."""
         special = np.array(_finite("special", name, (self.special or {}).get(name, ())))
         found: Floats = numbers[~np.isnan(numbers) & ~np.isin(numbers, special)]
@@ -214,8 +231,8 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         curves = {}
         for place, (name, own) in enumerate(zip(*table, strict=True)):
             if own.dtype != object:
-                different, rows = np.unique(self._plain(name, own), return_counts=True)
-                values, people = _thinned(different, rows.astype(np.float64))
+                different, rows = np.unique(self.plain(name, own), return_counts=True)
+                values, people = thinned(different, rows.astype(np.float64))
                 score = np.zeros((len(values), 1))
                 if teacher is not None and len(values):
                     score = teacher.curve(place, values)
@@ -229,29 +246,33 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             if own.dtype == object:
                 found.append(word_bands(name, own))
                 continue
-            curve = curves[name]
-            special = _finite("special", name, (self.special or {}).get(name, ()))
+            curve, bare = curves[name], self.bare(name, own)
             rows = float(curve.people.sum())
             edges = stable_edges(
                 curve,
                 self.widths_[name],
                 penalty,
                 least_people=max(LEAST_SHARE * rows, min(LEAST_ROWS, rows / 10)),
-                given=_finite("edges", name, (self.edges or {}).get(name, ())),
+                given=bare.edges,
                 monotone=(self.monotone or {}).get(name, 0),
                 least_edges=self.least_edges,
             )
-            found.append(
-                NumberBands(
-                    name=name,
-                    edges=tuple(edges.tolist()),
-                    special=tuple(sorted(set(special))),
-                    missing=bool(np.isnan(own).any()),
-                    whole=len(curve.values) > 0 and curve.whole,
-                    unit=(self.units or {}).get(name, ""),
-                )
-            )
+            found.append(replace(bare, edges=tuple(edges.tolist())))
         return found
+
+    def bare(self, name: str, numbers: Floats) -> NumberBands:
+        """The bands of a number with no edges but those given."""
+        known = self.plain(name, numbers)
+        return NumberBands(
+            name=name,
+            edges=tuple(sorted(set(_finite("edges", name, (self.edges or {}).get(name, ()))))),
+            special=tuple(
+                sorted(set(_finite("special", name, (self.special or {}).get(name, ()))))
+            ),
+            missing=bool(np.isnan(numbers).any()),
+            whole=bool(len(known) and (known == np.round(known)).all()),
+            unit=(self.units or {}).get(name, ""),
+        )
 
     def _tried(self, table: Table, y: Codes, held: NDArray[np.bool_]) -> list[Trial]:
         """What each penalty does on held rows, and which of them is chosen."""
@@ -462,18 +483,3 @@ def _finite(setting: str, name: str, given: Any) -> tuple[float, ...]:
     if not all(math.isfinite(each) for each in numbers):
         raise ValueError(f"{setting} of {name!r} must be finite numbers, got {given!r}.")
     return numbers
-
-
-def _thinned(values: Floats, people: Floats) -> tuple[Floats, Floats]:
-    """No more than MOST_VALUES of the values, each standing for those next to it."""
-    if len(values) <= MOST_VALUES:
-        return values, people
-    spaced = np.linspace(values[0], values[-1], MOST_VALUES // 2)
-    ranked = values[np.linspace(0, len(values) - 1, MOST_VALUES // 2).astype(int)]
-    kept = np.unique(
-        np.concatenate([ranked, values[np.searchsorted(values, spaced).clip(0, len(values) - 1)]])
-    )
-    nearest_kept = np.searchsorted((kept[1:] + kept[:-1]) / 2, values)
-    standing = np.zeros(len(kept))
-    np.add.at(standing, nearest_kept, people)
-    return kept, standing

@@ -15,6 +15,8 @@ Floats = NDArray[np.float64]
 
 MOST_CUTS = 256
 """How many places for an edge are looked at for one attribute."""
+MOST_VALUES = 512
+"""Of a number, at which a teacher's curve is read: twice the bins of its trees."""
 EDGE = 0.01
 """What an edge costs besides, as a share of people: of two that nobody could cross, one is less."""
 
@@ -195,3 +197,18 @@ def _problem(
     cost[i[allowed], j[allowed]] = spread[i[allowed], j[allowed]]
     cost[:, 1:-1] += prices
     return _Problem(cost=cost, mean=totals[..., 0] / count)
+
+
+def thinned(values: Floats, people: Floats) -> tuple[Floats, Floats]:
+    """No more than MOST_VALUES of the values, each standing for those next to it."""
+    if len(values) <= MOST_VALUES:
+        return values, people
+    spaced = np.linspace(values[0], values[-1], MOST_VALUES // 2)
+    ranked = values[np.linspace(0, len(values) - 1, MOST_VALUES // 2).astype(int)]
+    kept = np.unique(
+        np.concatenate([ranked, values[np.searchsorted(values, spaced).clip(0, len(values) - 1)]])
+    )
+    nearest_kept = np.searchsorted((kept[1:] + kept[:-1]) / 2, values)
+    standing = np.zeros(len(kept))
+    np.add.at(standing, nearest_kept, people)
+    return kept, standing

@@ -14,6 +14,7 @@ Values = NDArray[Any]
 
 HELD = 0.2  # of the rows, on which settings are chosen
 LEAST_HELD = 50  # rows of the held part; with fewer nothing is chosen
+FEW = 2500  # rows of which every one judges once
 MOST_WORDS = 100  # of a category; rarer ones are "other"
 
 
@@ -40,16 +41,27 @@ def sorted_rows(table: Table, y: Codes) -> tuple[Table, Codes]:
 
 
 def held_rows(y: Codes, seed: int) -> NDArray[np.bool_] | None:
-    """Which rows judge a penalty, the same share of each class: None if they are too few."""
+    """Which rows judge a setting, the same share of each class: None if they are too few."""
+    parts = held_parts(y, seed)
+    return parts[0] if parts else None
+
+
+def held_parts(y: Codes, seed: int) -> list[NDArray[np.bool_]]:
+    """Parts that judge a setting one after another, each class in equal shares: of many rows one.
+
+    None at all if rows are too few. Every row of few is in one part.
+    """
     counts = np.bincount(y)
     if len(y) * HELD < LEAST_HELD or len(counts) < 2 or counts.min() * HELD < 5:
-        return None
+        return []
     shuffled = torch.randperm(len(y), generator=stream(seed, "bands", "held")).numpy()
-    chosen = np.zeros(len(y), dtype=bool)
+    parts = [np.zeros(len(y), dtype=bool) for _ in range(1 if len(y) > FEW else round(1 / HELD))]
     for label in range(len(counts)):
         own = shuffled[y[shuffled] == label]
-        chosen[own[: round(HELD * len(own))]] = True
-    return chosen
+        ends = [round(HELD * len(own) * place) for place in range(len(parts) + 1)]
+        for part, first, last in zip(parts, ends, ends[1:], strict=False):
+            part[own[first:last]] = True
+    return parts
 
 
 def word_bands(name: str, words: Values) -> WordBands:

@@ -15,19 +15,18 @@ import numpy as np
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
+from r2et.bands.apart import Choices, judged_apart
 from r2et.bands.attribute import Bands, Codes, Floats, NumberBands
 from r2et.bands.binner import StableBinner
-from r2et.core.coalitions import MOST_EXACT, every_coalition
+from r2et.bands.contributions import shapley_margins
+from r2et.bands.steps import StepScore
 from r2et.core.naming import nearest
 
 Verdict = Literal["certified", "broken", "undetermined"]
 Side = Literal["for", "against", "both"]
-Score = Callable[[Codes], Floats]
-"""Cells, (N, m) numbers of bands, to a score for each class, (N, C)."""
 
 MOST_CELLS = 4096
 """How many cells of one person are looked at; of more nothing is said."""
-ROWS_AT_ONCE = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,71 +84,232 @@ def band_verdicts(
     attributes have one code its contribution is their sum, and the reasons judged are codes.
     """
     binner, score = _parts(pipeline, threshold)
+    against = binner.codes(reference)
+    spoken = CellModel(
+        score=score, contributions=lambda cells: shapley_margins(score, cells, against)
+    )
+    return cell_verdicts(
+        binner,
+        spoken,
+        X,
+        k=k,
+        side=side,
+        width=width,
+        threshold=threshold,
+        codes=codes,
+        most_cells=most_cells,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CellModel:
+    """What is said of cells, (N, m) numbers of bands.
+
+    `score` gives a score for each class, (N, C), the largest being decided, and `contributions`
+    what each attribute adds to the margin of each class, (N, m, C). A score that is a sum over the
+    attributes that can move says so by `steps` and `reference`, the cells it is told against.
+    """
+
+    score: Callable[[Codes], Floats]
+    contributions: Callable[[Codes], Floats]
+    steps: StepScore | None = None
+    reference: Codes | None = None
+
+
+def cell_verdicts(
+    binner: StableBinner,
+    model: CellModel,
+    X: Any,
+    *,
+    k: int = 3,
+    side: Side = "against",
+    width: Mapping[str, float] | None = None,
+    threshold: float = 0.5,
+    codes: Mapping[str, str] | None = None,
+    most_cells: int = MOST_CELLS,
+) -> list[BandVerdict]:
+    """The verdicts of `band_verdicts` on what a model says of the cells of a binner."""
     bands = binner.attributes_
     widths = {name: max(each) for name, each in binner.widths_.items()} if width is None else width
     names = [each.name for each in bands]
     told_as = [(codes or {}).get(name, name) for name in names]
     labels = list(dict.fromkeys(told_as))
     _check(bands, k, side, widths, threshold, codes or {}, labels)
-    told = _Reasons(
-        score=score,
+    inquiry = _Inquiry(
+        model=model,
+        names=names,
+        labels=labels,
         members=np.array([[each == label for label in labels] for each in told_as], dtype=float),
-        reference=binner.codes(reference),
+        widths=widths,
         k=k,
         side=side,
     )
     values, cells = binner.values(X), binner.codes(X)
-    ways = [_reachable(bands, [own[row] for own in values], widths) for row in range(len(cells))]
-    counts = [math.prod(len(each) for each in way) for way in ways]
+    people = [
+        _Person(
+            cell=cells[row],
+            values=[own[row] for own in values],
+            way=_reachable(bands, [own[row] for own in values], widths),
+        )
+        for row in range(len(cells))
+    ]
     # All cells of all decisions at once: many are shared, and each is looked at once.
     wanted = [
-        np.array(list(product(*(list(each) for each in way))), dtype=np.intp)
-        if count <= most_cells
-        else cells[row : row + 1]
-        for row, (way, count) in enumerate(zip(ways, counts, strict=True))
+        each.cells() if each.count <= most_cells else np.empty((0, len(bands)), dtype=np.intp)
+        for each in people
     ]
-    decided, ranked = told.of(np.concatenate([cells, *wanted]))
+    decided, ranked = inquiry.reasons(np.concatenate([cells, *wanted]))
     found, start = [], len(cells)
-    for row, own in enumerate(wanted):
-        here = slice(start, start + len(own))
+    for row, (person, own) in enumerate(zip(people, wanted, strict=True)):
+        label = int(decided[row])
+        seen = [
+            (own[at], ranked(start + at, label))
+            for at in range(len(own))
+            if decided[start + at] == label
+        ]
         start += len(own)
-        reasons = tuple(labels[place] for place in ranked(row, int(decided[row])))
-        decision = binner.classes_[decided[row]]
-        if counts[row] > most_cells:
-            found.append(
-                BandVerdict(
-                    verdict="undetermined", decision=decision, reasons=reasons, cells=counts[row]
-                )
-            )
-            continue
-        kept = [at for at in range(here.start, here.stop) if decided[at] == decided[row]]
-        sets = {at: ranked(at, int(decided[row])) for at in kept}
-        first = set(ranked(row, int(decided[row])))
-        broken = [at for at in kept if set(sets[at]) != first]
-        core = first.intersection(*(sets[at] for at in kept))
         found.append(
-            BandVerdict(
-                verdict="broken" if broken else "certified",
-                decision=decision,
-                reasons=reasons,
-                cells=len(own),
-                core=tuple(each for each in reasons if labels.index(each) in core),
-                kept=min((len(first & set(sets[at])) for at in kept), default=k) / k,
-                breaking=_smallest(
-                    [
-                        (ways[row], own[at - here.start], [labels[each] for each in sets[at]])
-                        for at in broken
-                    ],
-                    names,
-                    [own[row] for own in values],
-                    widths,
-                ),
-            )
+            inquiry.verdict(person, label, ranked(row, label), seen, binner.classes_[label])
         )
     return found
 
 
-def _parts(pipeline: Pipeline, threshold: float) -> tuple[StableBinner, Score]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Person:
+    """A row: the cell it lies in, its values, and what each of them can become."""
+
+    cell: Codes
+    values: Sequence[Any]
+    way: "Way"
+
+    @property
+    def count(self) -> int:
+        """How many cells moves lead to."""
+        return math.prod(len(each) for each in self.way)
+
+    def cells(self) -> Codes:
+        """All of them: (count, m)."""
+        return np.array(list(product(*(list(each) for each in self.way))), dtype=np.intp)
+
+
+Seen = Sequence[tuple[Codes, tuple[int, ...]]]
+"""Cells in which a decision stays, and the reasons there."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Inquiry:
+    """What is asked of all: `members`, (m, n), is 1 where an attribute counts for a label."""
+
+    model: CellModel
+    names: Sequence[str]
+    labels: Sequence[str]
+    members: Floats
+    widths: Mapping[str, float]
+    k: int
+    side: Side
+
+    def reasons(self, cells: Codes) -> tuple[Codes, Callable[[int, int], tuple[int, ...]]]:
+        """The class of each cell, and the top k of (cell, class): labels, the first first."""
+        different, place = np.unique(cells, axis=0, return_inverse=True)
+        place = place.ravel()
+        # The last of equals: a probability at the threshold decides for the second of two classes.
+        said = self.model.score(different)
+        decided = said.shape[1] - 1 - said[:, ::-1].argmax(1)
+        phi = self.model.contributions(different)
+        known: dict[tuple[int, int], tuple[int, ...]] = {}
+
+        def ranked(cell: int, label: int) -> tuple[int, ...]:
+            key = int(place[cell]), label
+            if key not in known:
+                shown = shown_as(phi[key[0], :, label] @ self.members, self.side)
+                known[key] = tuple(np.argsort(-shown, kind="stable")[: self.k].tolist())
+            return known[key]
+
+        return decided[place], ranked
+
+    def verdict(
+        self, person: _Person, label: int, first: tuple[int, ...], seen: Seen, decision: Any
+    ) -> BandVerdict:
+        """The verdict on one decision, by what was seen in all cells or by what adds up."""
+        steps = self.model.steps
+        if seen:
+            found = self._enumerated(person, first, seen)
+        elif steps is not None and steps.trees is None and len(self.labels) == len(self.names):
+            found = self._apart(person, label, first)
+        else:
+            found = {"verdict": "undetermined"}
+        reasons = tuple(self.labels[place] for place in first)
+        return BandVerdict(decision=decision, reasons=reasons, cells=person.count, **found)
+
+    def _enumerated(self, person: _Person, first: tuple[int, ...], seen: Seen) -> dict[str, Any]:
+        core = set(first).intersection(*(reasons for _, reasons in seen))
+        broken = [each for each in seen if set(each[1]) != set(first)]
+        return {
+            "verdict": "broken" if broken else "certified",
+            "core": tuple(self.labels[place] for place in first if place in core),
+            "kept": min(len(set(first) & set(reasons)) for _, reasons in seen) / self.k,
+            "breaking": self._smallest(person, broken) if broken else None,
+        }
+
+    def _apart(self, person: _Person, label: int, first: tuple[int, ...]) -> dict[str, Any]:
+        choices = self._choices(person, label)
+        said = self.model.score(person.cell[None])[0]
+        constant = float(said[label] - said[1 - label]) - sum(float(c.score[0]) for c in choices)
+        apart = judged_apart(choices, self.k, constant, closed=label == 1)
+        breaking = None
+        if apart.change is not None:
+            cell = np.array(apart.change)
+            breaking = self._smallest(person, [(cell, self.reasons(cell[None])[1](0, label))])
+        return {
+            "verdict": "certified" if breaking is None else "broken",
+            "core": tuple(self.labels[place] for place in first if place in apart.core),
+            "kept": apart.kept / self.k,
+            "breaking": breaking,
+        }
+
+    def _choices(self, person: _Person, label: int) -> list[Choices]:
+        """What each attribute can become, of a score that is a sum over those that can move."""
+        steps, reference = self.model.steps, self.model.reference
+        assert steps is not None
+        assert reference is not None
+        sign = 1.0 if label == 1 else -1.0
+        still = self.model.contributions(person.cell[None])[0, :, label]
+        found = []
+        for place, (own, reached) in enumerate(zip(person.cell, person.way, strict=True)):
+            bands = np.array([own, *(each for each in reached if each != own)])
+            adds, phi = np.zeros(1), still[place : place + 1]
+            if place in steps.points:
+                points = steps.points[place]
+                adds = sign * points[bands]
+                phi = adds - sign * points[reference[:, place]].mean()
+            sizes = [self._size(person, place, int(band)) for band in bands]
+            shown = shown_as(phi, self.side)
+            found.append(Choices(band=bands, value=shown, score=adds, size=np.array(sizes)))
+        return found
+
+    def _size(self, person: _Person, place: int, band: int) -> float:
+        """How large the change to a band is, as a share of how far an attribute may move."""
+        if band == person.cell[place]:
+            return 0.0
+        moved = abs(person.way[place][band] - float(person.values[place]))
+        return moved / self.widths[self.names[place]]
+
+    def _smallest(self, person: _Person, broken: Seen) -> Breaking:
+        """The smallest of the changes that break, the one of fewest attributes among equals."""
+        found = []
+        for cell, reasons in broken:
+            moved = [place for place, band in enumerate(cell) if band != person.cell[place]]
+            found.append(
+                Breaking(
+                    values={self.names[at]: person.way[at][int(cell[at])] for at in moved},
+                    size=max(self._size(person, at, int(cell[at])) for at in moved),
+                    reasons=tuple(self.labels[place] for place in reasons),
+                )
+            )
+        return min(found, key=lambda each: (each.size, len(each.values)))
+
+
+def _parts(pipeline: Pipeline, threshold: float) -> tuple[StableBinner, Callable[[Codes], Floats]]:
     """The binner in front, and what the rest says of cells."""
     steps = getattr(pipeline, "steps", None)
     if not steps or not isinstance(steps[0][1], StableBinner):
@@ -228,11 +388,6 @@ def _check(
     if not 1 <= k < len(labels):
         what = "codes" if codes else "attributes"
         raise ValueError(f"k must lie in 1..{len(labels) - 1} for {len(labels)} {what}, got {k}.")
-    if len(bands) > MOST_EXACT:
-        raise ValueError(
-            f"contributions are exact up to {MOST_EXACT} attributes, got {len(bands)}: leave out "
-            "those that do not matter, or take several as one."
-        )
     if side not in ("for", "against", "both"):
         raise ValueError(f"side must be 'for', 'against' or 'both', got {side!r}.")
     if not 0 < threshold < 1:
@@ -285,84 +440,9 @@ def _moves(bands: NumberBands, value: float, width: float) -> dict[int, float]:
     return found
 
 
-def _smallest(
-    broken: Sequence[tuple[Way, Codes, Sequence[str]]],
-    names: Sequence[str],
-    values: Sequence[Any],
-    widths: Mapping[str, float],
-) -> Breaking | None:
-    """The smallest of the changes that break, the one of fewest attributes among equals."""
-    best: Breaking | None = None
-    for way, cell, reasons in broken:
-        moved = {
-            name: reached[int(code)]
-            for name, reached, code, value in zip(names, way, cell, values, strict=True)
-            if name in widths and reached[int(code)] != value and not math.isnan(reached[int(code)])
-        }
-        size = max(
-            abs(at - float(values[names.index(name)])) / widths[name] for name, at in moved.items()
-        )
-        if best is None or (size, len(moved)) < (best.size, len(best.values)):
-            best = Breaking(values=moved, size=size, reasons=tuple(reasons))
-    return best
-
-
 # --- reasons of cells ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Reasons:
-    """The reasons of cells, by Shapley contributions against the cells of a reference.
-
-    `members`, (m, n), is 1 where an attribute counts for a reason.
-    """
-
-    score: Score
-    members: Floats
-    reference: Codes
-    k: int
-    side: Side
-
-    def of(self, cells: Codes) -> tuple[Codes, Callable[[int, int], tuple[int, ...]]]:
-        """The class of each cell, and the top k of (cell, class): attributes, the first first."""
-        different, place = np.unique(cells, axis=0, return_inverse=True)
-        place = place.ravel()
-        # The last of equals: a probability at the threshold decides for the second of two classes.
-        said = self.score(different)
-        decided = said.shape[1] - 1 - said[:, ::-1].argmax(1)
-        known: dict[tuple[int, int], tuple[int, ...]] = {}
-        margins = self._coalition_margins(different)
-        weights = every_coalition(len(self.members)).weights.numpy() @ self.members
-
-        def ranked(cell: int, label: int) -> tuple[int, ...]:
-            key = int(place[cell]), label
-            if key not in known:
-                phi = margins[key[0], :, label] @ weights
-                shown = {"for": phi, "against": -phi, "both": np.abs(phi)}[self.side]
-                known[key] = tuple(np.argsort(-shown, kind="stable")[: self.k].tolist())
-            return known[key]
-
-        return decided[place], ranked
-
-    def _coalition_margins(self, cells: Codes) -> Floats:
-        """The mean margin of each class where each set of attributes is a cell's own: (N, K, C)."""
-        attributes = len(self.members)
-        members = every_coalition(attributes).members.numpy()
-        parts = []
-        at_once = max(1, ROWS_AT_ONCE // (len(members) * len(self.reference)))
-        for first in range(0, len(cells), at_once):
-            some = cells[first : first + at_once]
-            mixed = np.where(
-                members[None, :, None, :], some[:, None, None, :], self.reference[None, None]
-            )
-            rows, index = np.unique(mixed.reshape(-1, attributes), axis=0, return_inverse=True)
-            found = _margins(self.score(rows))[index.ravel()]
-            parts.append(found.reshape(*mixed.shape[:3], -1).mean(2))
-        return np.concatenate(parts)
-
-
-def _margins(scores: Floats) -> Floats:
-    """The score of each class less the largest of the others: like them."""
-    others = [np.delete(scores, label, axis=1).max(1) for label in range(scores.shape[1])]
-    margins: Floats = scores - np.stack(others, 1)
-    return margins
+def shown_as(phi: Floats, side: Side) -> Floats:
+    """How much contributions to the decided class are reasons: like them."""
+    return {"for": phi, "against": -phi, "both": np.abs(phi)}[side]

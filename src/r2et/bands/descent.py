@@ -1,0 +1,401 @@
+"""Edges and points of the numbers that can move, by descent on what is wanted itself.
+
+A score is what the attributes that no move changes say together, plus points for each band of each
+number that can move. A move then leaves the contributions of the former alone, and each of the
+latter ranges over the bands within reach on its own: reasons are broken if the largest value that
+some attribute outside of them can take exceeds the smallest that one of them can. That is exact
+(but for decisions that change as well, which would not count), and cheap enough to descend on:
+log-loss + `broken` * share of people whose reasons break, the mean over widths
++ `overlap` * what people share above a limit + `edge` for each edge.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from r2et.bands.attribute import Codes, Floats
+from r2et.core.rng import stream
+
+SHIFTS = (-8, -4, -2, -1, 1, 2, 4, 8)
+"""How many places an edge is tried to be moved by."""
+NUDGES = (-0.1, -0.05, -0.02, 0.02, 0.05, 0.1)
+"""What is tried to be added to the points of a band."""
+NEW = 25
+"""How many new edges are tried in a sweep, for each number."""
+RIDGE = 1.0
+"""Rows as which what a band was worth before counts beside its own."""
+LEAST_GAIN = 1e-7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a step is worth, in log-loss: see the head of this file."""
+
+    k: int = 3
+    broken: float = 0.05
+    overlap: float = 1.0
+    most_overlap: float | None = None
+    edge: float = 2e-4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Movable:
+    """A number that can move: places for edges, and who can reach which.
+
+    Between `cuts`, (c,), rising, lie c + 1 segments; values that are no numbers, such as missing
+    ones, are `others` segments after them. `segments`, (N,), are those of all rows; `low` and
+    `high`, (W, n), the lowest and the highest that a move of each width reaches from the people
+    whose reasons are judged, in the segments of `people`, (n,), and `reference` that of each row of
+    each draw of a reference, (D, R). `fixed` edges stay. Bands hold `least` rows or more. With
+    `monotone` 1 points rise from band to band, with -1 they fall.
+    """
+
+    cuts: Floats
+    segments: Codes
+    people: Codes
+    low: Codes
+    high: Codes
+    reference: Codes
+    others: int = 0
+    fixed: frozenset[int] = frozenset()
+    least: float = 1.0
+    monotone: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of segments."""
+        return len(self.cuts) + 1 + self.others
+
+    def bands(self, edges: Sequence[int]) -> Codes:
+        """The band of each segment, of bands between these edges, which are numbers of cuts."""
+        numbers = np.searchsorted(np.array(edges, dtype=np.intp), np.arange(len(self.cuts) + 1))
+        return np.concatenate([numbers, len(edges) + 1 + np.arange(self.others)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Steps:
+    """Edges of one number, by the numbers of their cuts, and points of each band, others last."""
+
+    edges: tuple[int, ...]
+    points: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class People:
+    """All rows, and some of them whose reasons are judged.
+
+    `base`, (N,), is what the attributes that cannot move say, `y` the class of each row, 0 or 1 or
+    the probability of 1, and `weights` those of rows. `judged`, (n,), are numbers of rows,
+    `contributions`, (D, n, q), those of the attributes that cannot move, against each of D draws of
+    a reference.
+    """
+
+    base: Floats
+    y: Floats
+    weights: Floats
+    judged: Codes
+    contributions: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What steps came to: log-loss, share broken at each width, what people share, the sum."""
+
+    loss: float
+    broken: tuple[float, ...]
+    overlap: float
+    total: float
+
+
+def descend(
+    people: People,
+    numbers: Sequence[Movable],
+    steps: Sequence[Steps],
+    wish: Wish,
+    *,
+    sweeps: int = 6,
+    seed: int = 0,
+) -> tuple[list[Steps], Standing]:
+    """Steps for which less is left to wish than for those given, and what they come to.
+
+    Every sweep drops, shifts and adds edges and nudges points, one number after another, and keeps
+    what makes the sum smaller; it ends early when nothing does.
+    """
+    search = _Search(people, numbers, steps, wish)
+    draw = stream(seed, "bands", "descent")
+    for _ in range(sweeps):
+        if not sum(search.improve(place, draw) for place in range(len(numbers))):
+            break
+    return search.steps, search.standing()
+
+
+def standing(
+    people: People, numbers: Sequence[Movable], steps: Sequence[Steps], wish: Wish
+) -> Standing:
+    """What steps come to."""
+    return _Search(people, numbers, steps, wish).standing()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Rivals:
+    """What all attributes but one can take, ranked by what they are worth where nothing moves.
+
+    `last`, (D, n), is the value at place k; `inside` and `outside`, (W, D, n), the smallest value
+    that one of the first k can take and the largest that one of the rest can; `inside_1` and
+    `outside_1` the same of the first k - 1. In a group are the people of one predicted class and
+    one draw: `having` says how many have each attribute among their first k - 1, and `keys`,
+    (D, n), are the number of a person's group times the attributes + the attribute at place k.
+    """
+
+    last: Floats
+    inside: Floats
+    outside: Floats
+    inside_1: Floats
+    outside_1: Floats
+    having: Floats
+    keys: Codes
+
+
+class _Search:
+    """The steps so far and what they say of all rows."""
+
+    def __init__(
+        self, people: People, numbers: Sequence[Movable], steps: Sequence[Steps], wish: Wish
+    ) -> None:
+        self.people, self.numbers, self.steps, self.wish = people, numbers, list(steps), wish
+        self._score()
+        self._decide()
+
+    def _score(self) -> None:
+        said = self.people.base.copy()
+        for number, steps in zip(self.numbers, self.steps, strict=True):
+            said += steps.points[number.bands(steps.edges)[number.segments]]
+        share, weights = 1 / (1 + np.exp(-said)), self.people.weights
+        losses = np.logaddexp(0, said) - self.people.y * said
+        self.score, self.loss = said, float((weights * losses).sum() / weights.sum())
+        self.slopes = weights * (share - self.people.y)
+        self.bends = weights * np.maximum(share * (1 - share), 1e-6)
+
+    def _decide(self) -> None:
+        """Reasons speak against the class that is decided; each sweep holds on to it."""
+        self.signs = np.where(self.score[self.people.judged] >= 0, -1.0, 1.0)
+
+    # --- what is judged -------------------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """What the steps come to."""
+        broken, shared = self._judged(0, self.steps[0], self._rivals(0))
+        return Standing(
+            loss=self.loss,
+            broken=tuple(broken.tolist()),
+            overlap=shared,
+            total=self._sum(self.loss, broken, shared, self._edges()),
+        )
+
+    def _edges(self) -> int:
+        return sum(len(steps.edges) for steps in self.steps)
+
+    def _sum(self, loss: float, broken: Floats, shared: float, edges: int) -> float:
+        above = 0.0
+        if self.wish.most_overlap is not None:
+            above = max(0.0, shared - self.wish.most_overlap)
+        wish = self.wish
+        return loss + wish.broken * float(broken.mean()) + wish.overlap * above + wish.edge * edges
+
+    def _range(self, place: int, steps: Steps) -> tuple[Floats, Floats, Floats]:
+        """How much a number speaks against: where people stand (D, n), least and most (W, D, n)."""
+        number, bands = self.numbers[place], self.numbers[place].bands(steps.edges)
+        usual = steps.points[bands[number.reference]].mean(1)[:, None]
+        here = self.signs * (steps.points[bands[number.people]] - usual)
+        low, high = bands[number.low], bands[number.high]
+        least, most = steps.points[low], steps.points[low]
+        for step in range(1, int((high - low).max(initial=0)) + 1):
+            there = steps.points[np.minimum(low + step, high)]
+            least, most = np.minimum(least, there), np.maximum(most, there)
+        ends = self.signs * (least[:, None] - usual), self.signs * (most[:, None] - usual)
+        return here, np.minimum(*ends), np.maximum(*ends)
+
+    def _rivals(self, place: int) -> _Rivals:
+        k, fixed = self.wish.k, self.signs[:, None] * self.people.contributions
+        others = [each for each in range(len(self.numbers)) if each != place]
+        ranges = [self._range(each, self.steps[each]) for each in others]
+        widths = len(self.numbers[place].low)
+        still = np.broadcast_to(fixed, (widths, *fixed.shape))
+
+        def joined(part: int, known: Floats) -> Floats:
+            return np.concatenate([known, *(each[part][..., None] for each in ranges)], -1)
+
+        here, least, most = joined(0, fixed), joined(1, still), joined(2, still)
+        order = np.argsort(-here, -1, kind="stable")
+        ranked = np.broadcast_to(order, (widths, *order.shape))
+        least, most = (np.take_along_axis(each, ranked, -1) for each in (least, most))
+        names = np.array([*range(fixed.shape[-1]), *(fixed.shape[-1] + each for each in others)])
+        attributes = fixed.shape[-1] + len(self.numbers)
+        groups = 2 * np.arange(len(fixed))[:, None] + (self.signs > 0)
+        keys = groups[..., None] * attributes + names[order[..., :k]]
+        counted = np.bincount(keys[..., :-1].ravel(), minlength=2 * len(fixed) * attributes)
+        return _Rivals(
+            last=np.take_along_axis(here, order[..., k - 1 : k], -1)[..., 0],
+            inside=least[..., :k].min(-1),
+            outside=most[..., k:].max(-1, initial=-np.inf),
+            inside_1=least[..., : k - 1].min(-1, initial=np.inf),
+            outside_1=most[..., k - 1 :].max(-1),
+            having=counted.reshape(-1, attributes).astype(np.float64),
+            keys=keys[..., -1],
+        )
+
+    def _judged(self, place: int, steps: Steps, rivals: _Rivals) -> tuple[Floats, float]:
+        """The share of people whose reasons break, for each width, and what people share."""
+        here, least, most = self._range(place, steps)
+        among = here > rivals.last  # whether this number is a reason
+        broken = np.where(
+            among,
+            rivals.outside_1 > np.minimum(least, rivals.inside_1),
+            np.maximum(most, rivals.outside) > rivals.inside,
+        )
+        return broken.mean((1, 2)), self._shared(place, among, rivals)
+
+    def _shared(self, place: int, among: NDArray[np.bool_], rivals: _Rivals) -> float:
+        """The mean overlap of the reasons of two people of one predicted class."""
+        having = rivals.having.copy()
+        # The last of the others is a reason where this number is none.
+        groups, attributes = having.shape
+        last = np.bincount(rivals.keys[~among], minlength=having.size)
+        having += last.reshape(having.shape)
+        having[:, self.people.contributions.shape[-1] + place] += np.bincount(
+            rivals.keys[among] // attributes, minlength=groups
+        )
+        people = having.sum(1) / self.wish.k
+        pairs = np.maximum(people * (people - 1) * self.wish.k, 1)
+        shared = (having * (having - 1.0)).sum(1) / pairs
+        return float((people * shared).sum() / max(people.sum(), 1))
+
+    # --- what is tried --------------------------------------------------------------------------
+
+    def improve(self, place: int, draw: torch.Generator) -> int:
+        """Try all changes of one number, and say how many were kept."""
+        self._decide()
+        trial = _Trial(self, place)
+        return trial.settle() + trial.drop() + trial.shift() + trial.add(draw) + trial.nudge()
+
+
+class _Trial:
+    """Changes of the steps of one number, all else as it is."""
+
+    def __init__(self, search: _Search, place: int) -> None:
+        self.search, self.place, self.number = search, place, search.numbers[place]
+        self.rivals = search._rivals(place)
+        self.rows = np.bincount(self.number.segments, minlength=self.number.count)
+        self._look()
+
+    def _look(self) -> None:
+        """What a change of the points of each segment would do to the loss."""
+        search, number = self.search, self.number
+        self.steps = search.steps[self.place]
+        self.curve = self.steps.points[number.bands(self.steps.edges)]
+        self.slopes = np.bincount(number.segments, search.slopes, number.count)
+        self.bends = np.bincount(number.segments, search.bends, number.count)
+        self.edges_elsewhere = search._edges() - len(self.steps.edges)
+        self.total = self._total(search.loss, self.steps)
+
+    def _total(self, loss: float, steps: Steps) -> float:
+        broken, shared = self.search._judged(self.place, steps, self.rivals)
+        return self.search._sum(loss, broken, shared, self.edges_elsewhere + len(steps.edges))
+
+    def _worth(self, steps: Steps) -> float:
+        """The sum with other steps, the loss by its first two derivatives."""
+        number = self.number
+        rising = np.diff(steps.points[: len(steps.edges) + 1])
+        if number.monotone and (number.monotone * rising < 0).any():
+            return np.inf
+        change = steps.points[number.bands(steps.edges)] - self.curve
+        by_loss = float((self.slopes * change + self.bends * change**2 / 2).sum())
+        loss = self.search.loss + by_loss / float(self.search.people.weights.sum())
+        # What the change of loss alone makes too dear need not be judged.
+        return np.inf if loss > self.total else self._total(loss, steps)
+
+    def _with(self, edges: Sequence[int]) -> Steps | None:
+        """Steps between other edges: bands that are new get points by a step of Newton's."""
+        number, last = self.number, len(self.number.cuts) + 1
+        starts = (0, *(edge + 1 for edge in self.steps.edges), last)
+        known = dict(zip(pairwise(starts), self.steps.points, strict=False))
+        ends = (0, *(edge + 1 for edge in edges), last)
+        points = []
+        for low, high in pairwise(ends):
+            if (low, high) not in known:
+                if self.rows[low:high].sum() < number.least:
+                    return None
+                bends, slopes = self.bends[low:high], self.slopes[low:high]
+                before = float((bends * self.curve[low:high]).sum() / bends.sum())
+                known[low, high] = before - float(slopes.sum() / (bends.sum() + RIDGE))
+            points.append(known[low, high])
+        others = self.steps.points[len(self.steps.edges) + 1 :]
+        return Steps(edges=tuple(edges), points=np.array([*points, *others]))
+
+    def _keep_best(self, proposals: Iterator[Steps | None]) -> int:
+        """Keep the best of some proposals, if it is better than what is there."""
+        worths = [(self._worth(steps), steps) for steps in proposals if steps is not None]
+        worth, steps = min(worths, key=lambda each: each[0], default=(np.inf, self.steps))
+        if worth >= self.total - LEAST_GAIN:
+            return 0
+        before, total = self.steps, self.total
+        self.search.steps[self.place] = steps
+        self.search._score()
+        self._look()
+        if self.total >= total - LEAST_GAIN:  # the loss is not quite what its derivatives say
+            self.search.steps[self.place] = before
+            self.search._score()
+            self._look()
+            return 0
+        return 1
+
+    def _free(self) -> list[int]:
+        return [edge for edge in self.steps.edges if edge not in self.number.fixed]
+
+    def settle(self) -> int:
+        """Fit the points of all bands, each by a step of Newton's."""
+        bands = self.number.bands(self.steps.edges)
+        slopes, bends = np.bincount(bands, self.slopes), np.bincount(bands, self.bends)
+        points = self.steps.points - slopes / (bends + RIDGE)
+        return self._keep_best(iter([replace(self.steps, points=points)]))
+
+    def drop(self) -> int:
+        """Leave out each edge."""
+        return sum(
+            self._keep_best(iter([self._with([e for e in self.steps.edges if e != edge])]))
+            for edge in self._free()
+        )
+
+    def shift(self) -> int:
+        """Move each edge by some places."""
+
+        def moved(edge: int) -> Iterator[Steps | None]:
+            rest = {each for each in self.steps.edges if each != edge}
+            for shift in SHIFTS:
+                if 0 <= edge + shift < len(self.number.cuts) and edge + shift not in rest:
+                    yield self._with(sorted({*rest, edge + shift}))
+
+        return sum(self._keep_best(moved(edge)) for edge in self._free())
+
+    def add(self, draw: torch.Generator) -> int:
+        """Try edges at places drawn at random."""
+        kept = 0
+        for cut in torch.randperm(len(self.number.cuts), generator=draw)[:NEW].tolist():
+            if cut not in self.steps.edges:
+                kept += self._keep_best(iter([self._with(sorted({*self.steps.edges, cut}))]))
+        return kept
+
+    def nudge(self) -> int:
+        """Add a little to the points of each band."""
+
+        def nudged(band: int) -> Iterator[Steps]:
+            for nudge in NUDGES:
+                points = self.steps.points.copy()
+                points[band] += nudge
+                yield replace(self.steps, points=points)
+
+        return sum(self._keep_best(nudged(band)) for band in range(len(self.steps.points)))

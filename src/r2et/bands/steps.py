@@ -1,0 +1,529 @@
+"""A score of cells whose reasons stay put: points for what can move, trees for what cannot.
+
+Score = what the attributes that no admissible move changes say together, with all their
+interactions, + points for each band of each number that can move. How its edges and points are
+found is told in `r2et.bands.descent`.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+
+from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands
+from r2et.bands.contributions import contributions, each_once
+from r2et.bands.descent import Movable, People, Standing, Steps, Wish, descend, standing
+from r2et.bands.edges import Curve, cuts, stable_edges, thinned
+from r2et.bands.leaves import Leaves, leaves_of
+from r2et.core.rng import stream
+
+TREES = {"learning_rate": 0.1, "max_iter": 300, "max_leaf_nodes": 8}
+"""Small trees: where few attributes may interact, larger ones gain nothing and fit worse."""
+FEW_ROWS = 1000
+"""Below, no rows are held to say when to stop, and there are as many trees as learn a little."""
+FEW_TREES = 60
+MANY_ROWS = 200_000
+TRUST = 300
+"""Rows of the rarer class as which a teacher's word counts: of few, steps would follow chance."""
+CHECKED = 100  # cells in which what is read of trees is compared with what they say
+START = 0.3  # penalty of the first edges
+JUDGED, DRAWS, REFERENCE = 3000, 4, 20
+"""People whose reasons are judged, and against how many draws of how many rows."""
+LEAST_SHARE, LEAST_ROWS = 0.004, 10  # of people in a band
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trees:
+    """Boosted trees that are shown the bands of the attributes `among`, all others as `usual`.
+
+    `leaves` are theirs, if they can be read.
+    """
+
+    model: "Ordered"
+    among: tuple[int, ...]
+    usual: Floats
+    leaves: Leaves | None
+
+    @classmethod
+    def of(
+        cls, model: "Ordered", among: Sequence[int], usual: Floats, bands: Sequence[Bands]
+    ) -> "Trees":
+        """Trees with their leaves, which are taken only if they say the same."""
+        shown = [
+            np.arange(bands[place].count, dtype=np.float64)
+            if place in among
+            else usual[place : place + 1]
+            for place in model.order
+        ]
+        leaves = leaves_of(model.model, shown, model.order.tolist())
+        found = cls(model=model, among=tuple(among), usual=usual, leaves=leaves)
+        draw = np.random.default_rng(0)
+        some = draw.integers(0, [each.count for each in bands], (CHECKED, len(bands)))
+        if leaves is not None and not np.allclose(leaves(some), found(some), atol=1e-9):
+            return replace(found, leaves=None)
+        return found
+
+    def __call__(self, cells: Codes) -> Floats:
+        """Log-odds of cells: (N, m) -> (N,)."""
+
+        def said(different: Codes) -> Floats:
+            rows = np.repeat(self.usual[None], len(different), 0)
+            rows[:, self.among] = different
+            return self.model.decision_function(rows)
+
+        return each_once(said, cells[:, self.among])
+
+    def contributions(self, cells: Codes, references: Codes) -> Floats:
+        """Shapley values, (D, N, m), each the mean over one of D references, (D, R, m)."""
+        if self.leaves is not None:
+            return self.leaves.contributions(cells, references)
+        return np.stack([contributions(self, cells, each, self.among) for each in references])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepScore:
+    """Points of each band for the attributes that have them, and what `rest` says of all others.
+
+    With `trees`, which look at all attributes at once, the score is the mean of both.
+    """
+
+    points: Mapping[int, Floats]
+    rest: Trees | None
+    constant: float
+    trees: Trees | None = None
+
+    def __call__(self, cells: Codes) -> Floats:
+        """Log-odds of cells: (N, m) -> (N,)."""
+        said = np.full(len(cells), self.constant)
+        for place, points in self.points.items():
+            said += points[cells[:, place]]
+        if self.rest is not None:
+            said += self.rest(cells)
+        return said if self.trees is None else (said + self.trees(cells)) / 2
+
+    def contributions(self, cells: Codes, reference: Codes) -> Floats:
+        """Shapley values of the attributes against the cells of a reference: (N, m)."""
+        found: Floats = self.contributions_of(cells, reference[None])[0]
+        return found
+
+    def contributions_of(self, cells: Codes, references: Codes) -> Floats:
+        """The same against each of D references, (D, R, m): (D, N, m).
+
+        They are known where points are; trees know those of their leaves.
+        """
+        found = np.zeros((len(references), *cells.shape))
+        if self.rest is not None:
+            found += self.rest.contributions(cells, references)
+        for place, points in self.points.items():
+            usual = points[references[:, :, place]].mean(1)
+            found[:, :, place] += points[cells[:, place]] - usual[:, None]
+        if self.trees is not None:
+            found = (found + self.trees.contributions(cells, references)) / 2
+        return found
+
+
+# --- trees in which some attributes stay apart --------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ordered:
+    """Boosted trees that are shown columns in an order of their own: those of words first.
+
+    Trees that are told of categories put these first themselves, and then take constraints on
+    interactions for those of other columns.
+    """
+
+    model: HistGradientBoostingClassifier
+    order: Codes
+
+    def decision_function(self, x: Floats) -> Floats:
+        """Log-odds: (N,)."""
+        with _threads(len(x)):
+            found: Floats = self.model.decision_function(x[:, self.order])
+        return found
+
+
+def _threads(rows: int) -> AbstractContextManager[object]:
+    """Few rows are gone through by one thread: others would only wait for it."""
+    return threadpool_limits(1, "openmp") if rows < MANY_ROWS else nullcontext()
+
+
+def boosted(
+    x: Floats,
+    y: Codes,
+    weights: Floats,
+    words: Sequence[bool],
+    apart: Sequence[set[int]],
+    seed: int,
+) -> Ordered:
+    """Boosted trees of which no tree looks at attributes of two of the sets `apart`."""
+    order = np.argsort(~np.array(words, dtype=bool), kind="stable")
+    place = np.argsort(order)
+    many = len(y) >= FEW_ROWS
+    model = HistGradientBoostingClassifier(
+        **(TREES if many else {**TREES, "max_iter": FEW_TREES}),
+        categorical_features=np.array(words, dtype=bool)[order] if any(words) else None,
+        interaction_cst=[{int(place[each]) for each in some} for some in apart],
+        early_stopping=many,
+        random_state=seed,
+    )
+    with _threads(len(y)):
+        model.fit(x[:, order], y, sample_weight=weights)
+    return Ordered(model=model, order=order)
+
+
+# --- fitting ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rows:
+    """Rows to learn from: classes 0 and 1, weights, and what is known of each attribute.
+
+    `bands` of the attributes in `values`, numbers that can move by `widths`, have no edges yet but
+    those that must stay; `cells`, (N, m), are the bands of each row, which of such a number say
+    only whether it is one.
+    """
+
+    bands: Sequence[Bands]
+    cells: Codes
+    values: Mapping[int, Floats]
+    widths: Mapping[int, tuple[float, ...]]
+    monotone: Mapping[int, int]
+    y: Codes
+    weights: Floats
+
+    @property
+    def still(self) -> list[int]:
+        """The attributes that no move changes."""
+        return [place for place in range(len(self.bands)) if place not in self.values]
+
+    def some(self, chosen: NDArray[Any]) -> "Rows":
+        """Some of the rows."""
+        return replace(
+            self,
+            cells=self.cells[chosen],
+            values={place: values[chosen] for place, values in self.values.items()},
+            y=self.y[chosen],
+            weights=self.weights[chosen],
+        )
+
+    def within(self, bands: Sequence[Bands]) -> Codes:
+        """The cells of the rows where movable numbers have these bands: (N, m)."""
+        cells = self.cells.copy()
+        for place, values in self.values.items():
+            own = bands[place]
+            assert isinstance(own, NumberBands)
+            cells[:, place] = own.codes(values)
+        return cells
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Teacher:
+    """A model in which each movable number stays apart, and how people stand to what it says.
+
+    `score` says what is not of movable numbers; `curves` are those of these, `lacking` what a value
+    that is no number adds.
+    """
+
+    rows: Rows
+    model: "Says"
+    score: StepScore
+    curves: Mapping[int, Curve]
+    lacking: Mapping[int, float]
+    people: People
+    references: Codes
+
+    def __call__(self, rows: Rows) -> Floats:
+        """Its own log-odds of rows: (N,)."""
+        return self.model.decision_function(shown(rows))
+
+
+def shown(rows: Rows) -> Floats:
+    """What trees are shown: bands, and movable numbers as they are, NaN where none is: (N, m)."""
+    x = rows.cells.astype(np.float64)
+    for place, values in rows.values.items():
+        x[:, place] = np.where(_is_number(rows, place), values, np.nan)
+    return x
+
+
+def _is_number(rows: Rows, place: int) -> NDArray[np.bool_]:
+    bands = rows.bands[place]
+    assert isinstance(bands, NumberBands)
+    return rows.cells[:, place] <= len(bands.edges)
+
+
+class Says(Protocol):
+    """Whatever gives log-odds of rows as they are shown."""
+
+    def decision_function(self, x: Floats) -> Floats:
+        """Log-odds: (N,)."""
+        ...
+
+
+def teacher_of(rows: Rows, *, interactions: bool = True, seed: int = 0) -> Teacher:
+    """Boosted trees as the teacher; without `interactions` every attribute stays apart."""
+    x, still = shown(rows), rows.still
+    words = [isinstance(each, WordBands) for each in rows.bands]
+    joined = [set(still)] if interactions and still else [{place} for place in still]
+    apart = [*joined, *({place} for place in rows.values)]
+    model = boosted(x, rows.y, rows.weights, words, apart, seed)
+    return _taught(rows, model, together=interactions and bool(still), seed=seed)
+
+
+def linear_teacher_of(rows: Rows, *, seed: int = 0) -> Teacher:
+    """Logistic regression as the teacher: lines for numbers, points for words."""
+    lines = Lines.of(rows)
+    features = lines.features(shown(rows))
+    model = LogisticRegression(max_iter=500).fit(features, rows.y, sample_weight=rows.weights)
+    told = replace(lines, slopes=model.coef_[0], constant=float(model.intercept_[0]))
+    return _taught(rows, told, together=False, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lines:
+    """Log-odds that are lines of numbers and points of words and of values that are no numbers.
+
+    Of each attribute `counts` is the number of its words, or of its bands of numbers, if only these
+    are shown, 0 where numbers are; `means` and `spreads` are those of numbers.
+    """
+
+    words: Sequence[bool]
+    counts: Sequence[int]
+    others: Sequence[int]
+    means: Floats
+    spreads: Floats
+    slopes: Floats
+    constant: float = 0.0
+
+    @classmethod
+    def of(cls, rows: Rows) -> "Lines":
+        """Lines of these rows, their slopes still to be learnt."""
+        x = shown(rows)
+        words = [isinstance(each, WordBands) for each in rows.bands]
+        others = [
+            0 if isinstance(each, WordBands) else each.count - len(each.edges) - 1
+            for each in rows.bands
+        ]
+        counts = [
+            each.count if is_word else 0 if place in rows.values else each.count - other
+            for place, (each, is_word, other) in enumerate(
+                zip(rows.bands, words, others, strict=True)
+            )
+        ]
+        bare = cls(
+            words=words,
+            counts=counts,
+            others=others,
+            means=np.zeros(len(words)),
+            spreads=np.ones(len(words)),
+            slopes=np.zeros(0),
+        )
+        numbers = np.where(bare._lacking(x), np.nan, x)
+        known = ~np.isnan(numbers)
+        count = np.maximum(known.sum(0), 1)
+        means = np.where(known, numbers, 0.0).sum(0) / count
+        spreads = np.sqrt((np.where(known, numbers - means, 0.0) ** 2).sum(0) / count)
+        return replace(bare, means=means, spreads=np.where(spreads > 0, spreads, 1.0))
+
+    def _lacking(self, x: Floats) -> NDArray[np.bool_]:
+        """Where a value is no number: (N, m)."""
+        most = np.array([count if count else np.inf for count in self.counts])
+        found: NDArray[np.bool_] = np.isnan(x) | (~np.array(self.words) & (x >= most))
+        return found
+
+    def features(self, x: Floats) -> Floats:
+        """What is weighed: numbers of mean 0 and variance 1, ones for words and for no numbers."""
+        lacking, columns = self._lacking(x), []
+        for place, is_word in enumerate(self.words):
+            own = x[:, place]
+            if is_word:
+                columns += [own == word for word in range(self.counts[place])]
+                continue
+            scaled = (own - self.means[place]) / self.spreads[place]
+            columns.append(np.where(lacking[:, place], 0.0, scaled))
+            if self.others[place]:
+                columns.append(lacking[:, place])
+        return np.stack(columns, 1).astype(np.float64)
+
+    def decision_function(self, x: Floats) -> Floats:
+        """Log-odds: (N,)."""
+        found: Floats = self.features(x) @ self.slopes + self.constant
+        return found
+
+
+def _taught(rows: Rows, model: Says, *, together: bool, seed: int) -> Teacher:
+    """What a model says, taken apart; attributes that no move changes stay `together` or do not."""
+    x, still = shown(rows), rows.still
+    usual = np.nan_to_num(x[0])
+    constant = float(model.decision_function(usual[None])[0])
+
+    def added(place: int, values: Floats) -> Floats:
+        changed = np.repeat(usual[None], len(values), 0)
+        changed[:, place] = values
+        found: Floats = model.decision_function(changed) - constant
+        return found
+
+    if together:
+        assert isinstance(model, Ordered)
+        trees = Trees.of(model, still, usual, rows.bands)
+        score = StepScore(points={}, rest=trees, constant=0.0)
+    else:
+        counts = {place: rows.bands[place].count for place in still}
+        points = {place: added(place, np.arange(n, dtype=float)) for place, n in counts.items()}
+        score = StepScore(points=points, rest=None, constant=constant)
+    curves = {}
+    for place, values in rows.values.items():
+        own, weights = values[_is_number(rows, place)], rows.weights[_is_number(rows, place)]
+        different, index = np.unique(own, return_inverse=True)
+        people = np.bincount(index, weights).astype(np.float64)
+        different, people = thinned(different, people)
+        said = added(place, different)
+        curves[place] = Curve(values=different, people=people, score=said[:, None])
+    draw = stream(seed, "bands", "judged")
+    judged = torch.randperm(len(x), generator=draw)[: min(JUDGED, len(x))].numpy()
+    references = torch.randint(len(x), (DRAWS, REFERENCE), generator=draw).numpy()
+    speaking = score.contributions_of(rows.cells[judged], rows.cells[references])
+    return Teacher(
+        rows=rows,
+        model=model,
+        score=score,
+        curves=curves,
+        lacking={place: float(added(place, np.array([np.nan]))[0]) for place in rows.values},
+        people=People(
+            base=score(rows.cells),
+            y=_trusting(rows.y, _sigmoid(model.decision_function(x))),
+            weights=rows.weights,
+            judged=judged,
+            contributions=speaking[..., still],
+        ),
+        references=references,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """A score of cells, the bands they are made of, and what the teacher and it come to."""
+
+    bands: list[Bands]
+    score: StepScore
+    taught: Standing | None
+    reached: Standing | None
+
+
+def steps_of(
+    teacher: Teacher, wish: Wish, *, start: float = START, overlap_gain: float = 0.01, seed: int = 0
+) -> Found:
+    """Bands and points of the movable numbers of what a teacher says.
+
+    The first edges are those of a penalty `start`. The limit of what people share is what they
+    share of the teacher's reasons + `overlap_gain`.
+    """
+    places = sorted(teacher.rows.values)
+    numbers = [_movable(teacher, place) for place in places]
+    first = [_first(teacher, *each, start) for each in zip(places, numbers, strict=True)]
+    taught = reached = None
+    # With no more attributes than reasons, or none that can move, nothing can change.
+    if numbers and len(teacher.rows.bands) > wish.k:
+        curves = [_followed(teacher, *each) for each in zip(places, numbers, strict=True)]
+        taught = standing(teacher.people, numbers, curves, wish)
+        wish = replace(wish, most_overlap=taught.overlap + overlap_gain)
+        first, reached = descend(teacher.people, numbers, first, wish, seed=seed)
+    bands, points = list(teacher.rows.bands), dict(teacher.score.points)
+    for place, number, steps in zip(places, numbers, first, strict=True):
+        known = teacher.rows.bands[place]
+        assert isinstance(known, NumberBands)
+        bands[place] = replace(known, edges=tuple(number.cuts[list(steps.edges)].tolist()))
+        points[place] = steps.points
+    score = replace(teacher.score, points=points)
+    return Found(bands=bands, score=score, taught=taught, reached=reached)
+
+
+def with_trees(rows: Rows, found: Found, seed: int = 0) -> StepScore:
+    """The mean of a score and of trees that look at all attributes of the same bands at once."""
+    cells, m = rows.within(found.bands).astype(np.float64), len(found.bands)
+    words = [isinstance(each, WordBands) for each in found.bands]
+    model = boosted(cells, rows.y, rows.weights, words, [set(range(m))], seed)
+    trees = Trees.of(model, range(m), np.zeros(m), found.bands)
+    return replace(found.score, trees=trees)
+
+
+def _trusting(y: Codes, taught: Floats) -> Floats:
+    """Classes mixed with the probabilities of a teacher, who counts for more the fewer they are."""
+    rarer = min(int(y.sum()), len(y) - int(y.sum()))
+    return (rarer * y + TRUST * taught) / (rarer + TRUST)
+
+
+def _sigmoid(scores: Floats) -> Floats:
+    found: Floats = 1 / (1 + np.exp(-scores))
+    return found
+
+
+def _movable(teacher: Teacher, place: int) -> Movable:
+    """One number of the rows as a search for its edges sees it."""
+    rows, curve, bands = teacher.rows, teacher.curves[place], teacher.rows.bands[place]
+    assert isinstance(bands, NumberBands)
+    inside = [edge for edge in bands.edges if curve.values[0] < edge <= curve.values[-1]]
+    places = np.unique(np.concatenate([cuts(curve), inside, bands.edges]))
+    values, number = rows.values[place], _is_number(rows, place)
+    others = bands.count - len(bands.edges) - 1
+    lacking = len(places) + 1 + (rows.cells[:, place] - len(bands.edges) - 1)
+    segments = np.where(number, np.searchsorted(places, values, side="right"), lacking)
+    judged = teacher.people.judged
+    people, moves = segments[judged], np.array(rows.widths[place])[:, None]
+    moves = np.floor(moves) if bands.whole else moves
+    low = np.searchsorted(places, values[judged] - moves, side="right")
+    high = np.searchsorted(places, values[judged] + moves, side="right")
+    return Movable(
+        cuts=places,
+        segments=segments,
+        people=people,
+        low=np.where(number[judged], low, people),
+        high=np.where(number[judged], high, people),
+        reference=segments[teacher.references],
+        others=others,
+        fixed=frozenset(np.searchsorted(places, bands.edges).tolist()),
+        least=max(LEAST_SHARE * len(rows.y), min(LEAST_ROWS, len(rows.y) / 10)),
+        monotone=rows.monotone.get(place, 0),
+    )
+
+
+def _followed(teacher: Teacher, place: int, number: Movable) -> Steps:
+    """A teacher's curve with an edge at every cut."""
+    return _means(teacher, place, number, range(len(number.cuts)))
+
+
+def _first(teacher: Teacher, place: int, number: Movable, penalty: float) -> Steps:
+    """Edges to begin with, by dynamic programming."""
+    bands = teacher.rows.bands[place]
+    assert isinstance(bands, NumberBands)
+    edges = stable_edges(
+        teacher.curves[place],
+        teacher.rows.widths[place],
+        penalty,
+        least_people=number.least,
+        given=bands.edges,
+        monotone=number.monotone,
+    )
+    return _means(teacher, place, number, np.searchsorted(number.cuts, edges).tolist())
+
+
+def _means(teacher: Teacher, place: int, number: Movable, edges: Sequence[int]) -> Steps:
+    """The mean of a teacher's curve between edges, where nobody stands that of the nearest."""
+    curve, last = teacher.curves[place], len(edges)
+    band = np.searchsorted(number.cuts[list(edges)], curve.values, side="right")
+    people = np.bincount(band, curve.people, last + 1)
+    total = np.bincount(band, curve.people * curve.score[:, 0], last + 1)
+    known = np.flatnonzero(people > 0)
+    means = np.interp(np.arange(last + 1), known, total[known] / people[known])
+    if number.monotone:
+        means = number.monotone * np.maximum.accumulate(number.monotone * means)
+    return Steps(
+        edges=tuple(edges), points=np.array([*means, *[teacher.lacking[place]] * number.others])
+    )
