@@ -498,7 +498,7 @@ def write_bases(folder: Path) -> None:
     from scipy.io import savemat
 
     from r2et.models import build
-    from r2et.sklearn import StableClassifier
+    from r2et.sklearn import NetworkClassifier
     from r2et.training.checkpoint import save
 
     torch.manual_seed(0)
@@ -528,7 +528,7 @@ def write_bases(folder: Path) -> None:
     save(folder / "own.safetensors", model, {"model": plan})
     save_file(factories().table().state_dict(), folder / "weights.safetensors")
     frame = pd.read_csv(folder / "table.csv")
-    classifier = StableClassifier(method="vanilla", epochs=2, random_state=0)
+    classifier = NetworkClassifier(method="vanilla", epochs=2, random_state=0)
     classifier.fit(frame[["age", "balance", "job"]], frame["default"])
     classifier.save(folder / "classifier.safetensors")
     frame.to_parquet(folder / "table.parquet")

@@ -28,17 +28,17 @@ from r2et.data import Part
 from r2et.explainers import EXPLAINERS, Gradient, predicted, slopes
 from r2et.methods import METHODS, Method
 from r2et.models import MODELS
-from r2et.sklearn import MODERATE, Reason, StableClassifier, held_out
+from r2et.sklearn import MODERATE, Reason, NetworkClassifier, held_out
 from r2et.training.checkpoint import load
 from r2et.training.settings import FitSettings
 from r2et.training.trainer import fit
 from refusals import refusal
 
-BRIEF = StableClassifier(epochs=1, learning_rate=0.1, random_state=0)
-QUICK = StableClassifier(method="steadfast-quick", epochs=2, random_state=0)
+BRIEF = NetworkClassifier(epochs=1, learning_rate=0.1, random_state=0)
+QUICK = NetworkClassifier(method="steadfast-quick", epochs=2, random_state=0)
 
 
-def quick(**parameters: Any) -> StableClassifier:
+def quick(**parameters: Any) -> NetworkClassifier:
     return clone(QUICK).set_params(**parameters)
 
 
@@ -58,9 +58,9 @@ def people(count: int = 200, seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
 
 
 @cache
-def trained() -> StableClassifier:
+def trained() -> NetworkClassifier:
     X, y = people()
-    fitted: StableClassifier = quick(k=3, epochs=8).fit(X, y)
+    fitted: NetworkClassifier = quick(k=3, epochs=8).fit(X, y)
     return fitted
 
 
@@ -78,14 +78,14 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 
 @parametrize_with_checks([BRIEF])
-def test_scikit_learn_accepts_it(estimator: StableClassifier, check: Callable[..., None]) -> None:
+def test_scikit_learn_accepts_it(estimator: NetworkClassifier, check: Callable[..., None]) -> None:
     check(estimator)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns(method: str) -> None:
     X, y = make_classification(200, 5, n_informative=3, class_sep=2.0, random_state=1)
-    model = StableClassifier(method=method, k=2, epochs=2, random_state=0).fit(X, y)
+    model = NetworkClassifier(method=method, k=2, epochs=2, random_state=0).fit(X, y)
     assert roc_auc_score(y, model.decision_function(X)) > 0.9
     assert model.k_ == 2
 
@@ -420,7 +420,7 @@ def test_k_leaves_a_feature_to_hold_the_others_against(k: int, held: int) -> Non
 # --- files --------------------------------------------------------------------------------------
 
 
-def classifiers() -> dict[str, Callable[[], StableClassifier]]:
+def classifiers() -> dict[str, Callable[[], NetworkClassifier]]:
     table, numeric = people(80), three_classes()
     balance = {"no": 1.0, "yes": 2.0}
     settings = {"method_settings": {"rho": 0.7}, "hidden": (5, 4), "activation": "relu"}
@@ -441,7 +441,7 @@ def test_a_saved_classifier_answers_bit_for_bit(name: str, tmp_path: Path) -> No
     X = people(50, seed=2)[0] if hasattr(model, "feature_names_in_") else three_classes()[0]
     X = X if X.shape[1] == model.n_features_in_ else X[:, : model.n_features_in_]
     path = model.save(tmp_path / "folder" / "model.safetensors")
-    again = StableClassifier.load(str(path))
+    again = NetworkClassifier.load(str(path))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(again.explain(X), model.explain(X))
@@ -457,7 +457,7 @@ def test_a_saved_classifier_answers_bit_for_bit(name: str, tmp_path: Path) -> No
 def test_what_was_trained_is_saved_whatever_was_set_since(tmp_path: Path) -> None:
     X, y = three_classes()
     model = quick(method="sp", hidden=(5,)).fit(X, y).set_params(method="vanilla", hidden=(9,))
-    again = StableClassifier.load(model.save(tmp_path / "model"))
+    again = NetworkClassifier.load(model.save(tmp_path / "model"))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert again.hidden == (9,)
     assert "which model" in refusal(lambda: load(tmp_path / "model"))
@@ -476,13 +476,13 @@ def test_files_that_hold_no_classifier_are_refused(tmp_path: Path) -> None:
 
     def asked(data: bytes) -> str:
         (tmp_path / "bad").write_bytes(data)
-        return refusal(lambda: StableClassifier.load(tmp_path / "bad"))
+        return refusal(lambda: NetworkClassifier.load(tmp_path / "bad"))
 
-    assert "no checkpoint" in refusal(lambda: StableClassifier.load(tmp_path / "none"))
+    assert "no checkpoint" in refusal(lambda: NetworkClassifier.load(tmp_path / "none"))
     for data in (b"", content[:100], content[:-100], b"PK" + content):
         assert "not a whole checkpoint" in asked(data)
     save_file({"a": torch.ones(1)}, tmp_path / "foreign")
-    assert "no StableClassifier" in asked((tmp_path / "foreign").read_bytes())
+    assert "no NetworkClassifier" in asked((tmp_path / "foreign").read_bytes())
 
     with safe_open(good, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -494,7 +494,7 @@ def test_files_that_hold_no_classifier_are_refused(tmp_path: Path) -> None:
         save_file(tensors, tmp_path / "changed", metadata={"r2et": json.dumps(told)})
         return asked((tmp_path / "changed").read_bytes())
 
-    assert "no StableClassifier" in changed(lambda about: about.update(format=99))
+    assert "no NetworkClassifier" in changed(lambda about: about.update(format=99))
     assert "missing or changed" in changed(lambda about: about.pop("columns"))
     assert "missing or changed" in changed(lambda about: about.update(columns=[{"name": "a"}]))
     assert "missing or changed" in changed(lambda about: about["parameters"].update(colour=1))
@@ -568,7 +568,7 @@ def test_tables_that_tell_nothing_are_refused() -> None:
 
 def test_what_is_certified_no_attack_takes_away() -> None:
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
-    classifier = StableClassifier(k=5, epochs=5, random_state=0).fit(X, y)
+    classifier = NetworkClassifier(k=5, epochs=5, random_state=0).fit(X, y)
     rows = X[:20]
     found = classifier.certify(rows, epsilons=(0.05,))
     assert (found.radius > 0).any()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from r2et.auditing import Audit as Audit
     from r2et.auditing import ItemSource as ItemSource
     from r2et.bands.binner import StableBinner as StableBinner
+    from r2et.bands.classifier import StableClassifier as StableClassifier
     from r2et.bands.verdicts import band_verdicts as band_verdicts
     from r2et.certification import Certificate as Certificate
     from r2et.certification import certify as certify
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from r2et.preflight import repair as repair
     from r2et.preflight import validate as validate
     from r2et.report.audit_page import audit as audit
-    from r2et.sklearn import StableClassifier as StableClassifier
+    from r2et.sklearn import NetworkClassifier as NetworkClassifier
     from r2et.training.objective import Objective as Objective
     from r2et.training.settings import FitSettings as FitSettings
     from r2et.training.trainer import fit as fit
@@ -56,10 +57,11 @@ WHERE = {
     "Joined": "core.inputs",
     "L2Ball": "perturbations",
     "Method": "methods",
+    "NetworkClassifier": "sklearn",
     "Objective": "training.objective",
     "Piece": "core.inputs",
     "StableBinner": "bands.binner",
-    "StableClassifier": "sklearn",
+    "StableClassifier": "bands.classifier",
     "actionable_set": "actionable.rules",
     "attack": "attacks.registry",
     "attack_curve": "attacks.registry",

@@ -167,7 +167,7 @@ class Reason(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of tables whose top-k explanations stay put.
 
     `method` names the training method (an entry of METHODS) and `method_settings` its own settings.
@@ -192,7 +192,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `n_features_in_` and, if columns had names, `feature_names_in_`.
 
     >>> X = pd.DataFrame({"age": [20, 30, 40, 50], "job": ["none", "clerk", "clerk", "none"]})
-    >>> model = StableClassifier(epochs=5, random_state=0).fit(X, ["no", "no", "yes", "yes"])
+    >>> model = NetworkClassifier(epochs=5, random_state=0).fit(X, ["no", "no", "yes", "yes"])
     >>> model.get_feature_names_out().tolist()
     ['age', 'job: none']
     """
@@ -622,14 +622,14 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         about = recipe.get("estimator")
         if not isinstance(about, Mapping) or about.get("format") not in FORMATS:
             raise ValueError(
-                f"{path} holds no StableClassifier that this version can read: give a file that "
+                f"{path} holds no NetworkClassifier that this version can read: give a file that "
                 "save() wrote."
             )
         try:
             return cls._restored(about, tensors, path)
         except Exception as problem:  # of a file whose parts may be anything
             raise ValueError(
-                f"{path} holds a StableClassifier with parts missing or changed "
+                f"{path} holds a NetworkClassifier with parts missing or changed "
                 f"({type(problem).__name__}: {problem}): restore it from a copy or train again."
             ) from problem
 

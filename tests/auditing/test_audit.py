@@ -67,7 +67,7 @@ from r2et.explainers import predicted
 from r2et.models import MODELS
 from r2et.perturbations import PERTURBATIONS
 from r2et.report.audit_page import audit_html
-from r2et.sklearn import StableClassifier
+from r2et.sklearn import NetworkClassifier
 from r2et.training.checkpoint import save
 from refusals import refusal
 
@@ -901,9 +901,9 @@ def people(count: int = 80) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def classifier() -> StableClassifier:
+def classifier() -> NetworkClassifier:
     frame = people()
-    fitted: StableClassifier = StableClassifier(
+    fitted: NetworkClassifier = NetworkClassifier(
         method="steadfast-quick", k=3, epochs=4, random_state=0
     ).fit(frame.drop(columns="outcome"), frame["outcome"])
     return fitted
@@ -916,7 +916,7 @@ PEOPLE: dict[str, Any] = {
 }
 
 
-def test_a_classifier_brings_its_encoding(classifier: StableClassifier, tmp_path: Path) -> None:
+def test_a_classifier_brings_its_encoding(classifier: NetworkClassifier, tmp_path: Path) -> None:
     frame, settings = people(), settings_of(PEOPLE, "here")
     expected = classifier.encode(frame.drop(columns="outcome"))
     path = tmp_path / "people.csv"
@@ -950,13 +950,13 @@ def test_a_classifier_brings_its_encoding(classifier: StableClassifier, tmp_path
         lambda: next(table_for([classifier], wrong, settings).chunks(5))
     )
     with pytest.raises(ValueError, match="not fitted yet"):
-        audit(StableClassifier(), frame, k=3)
+        audit(NetworkClassifier(), frame, k=3)
 
 
-def test_a_pipeline_is_audited_in_original_units(classifier: StableClassifier) -> None:
+def test_a_pipeline_is_audited_in_original_units(classifier: NetworkClassifier) -> None:
     frame = people().fillna({"income": 30.0, "job": "none"})
     numbers, outcome = frame[["age", "income"]], frame["outcome"]
-    brief = StableClassifier(method="steadfast-quick", k=1, epochs=2, random_state=0)
+    brief = NetworkClassifier(method="steadfast-quick", k=1, epochs=2, random_state=0)
     scaled = make_pipeline(StandardScaler(), brief).fit(numbers, outcome)
     settings = settings_of({"target": "outcome", "features": {"age": {"unit": "years"}}}, "here")
     table = table_for([scaled], frame[["age", "income", "outcome"]], settings)
@@ -983,7 +983,7 @@ def test_a_pipeline_is_audited_in_original_units(classifier: StableClassifier) -
     two = {"a": scaled, "b": classifier}
     assert "one at a time" in refusal(lambda: audit(two, frame, k=1))
     other = make_pipeline(StandardScaler(), LogisticRegression()).fit(numbers, outcome)
-    assert "must end in a StableClassifier" in refusal(lambda: audit(other, frame, k=1))
+    assert "must end in a NetworkClassifier" in refusal(lambda: audit(other, frame, k=1))
 
 
 # --- streams, kills, files ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from r2et import audit
 from r2et.auditing import Table, settings_of
 from r2et.auditing.column_names import difference
 from r2et.cli import main
-from r2et.sklearn import StableClassifier
+from r2et.sklearn import NetworkClassifier
 from refusals import refusal
 
 BUILD = """
@@ -267,7 +267,7 @@ def jobs(count: int = 120) -> pd.DataFrame:
 
 def test_a_saved_classifier_names_what_training_never_showed(called: Called) -> None:
     table = jobs()
-    fitted = StableClassifier(method="vanilla", k=2, epochs=1, random_state=0)
+    fitted = NetworkClassifier(method="vanilla", k=2, epochs=1, random_state=0)
     fitted.fit(table.drop(columns="default"), table["default"])
     fitted.save("clf.safetensors")
     new = table[["job", "default", "age", "income"]].copy()

@@ -21,7 +21,7 @@ from r2et.data.graphs import read_file
 from r2et.data.images import read_batch
 from r2et.data.reader import MOST_CHARACTERS, MOST_COLUMNS, CsvReader
 from r2et.models import MODELS, bounded, build
-from r2et.sklearn import StableClassifier
+from r2et.sklearn import NetworkClassifier
 from r2et.training.checkpoint import load, save
 from refusals import refusal
 
@@ -366,4 +366,4 @@ def test_a_model_file_is_looked_at_before_it_is_read(tmp_path: Path) -> None:
         file.write((2**20).to_bytes(8, "little") + b"{")
         file.truncate(10**13)
     assert "bytes of memory" in refusal(lambda: load_model(str(path)))
-    assert "bytes of memory" in refusal(lambda: StableClassifier.load(path))
+    assert "bytes of memory" in refusal(lambda: NetworkClassifier.load(path))

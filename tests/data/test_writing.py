@@ -18,7 +18,7 @@ from r2et.auditing.sources import source_for
 from r2et.cli import main
 from r2et.data import from_frame, read_csv
 from r2et.data.writing import Writing, writing_of
-from r2et.sklearn import StableClassifier
+from r2et.sklearn import NetworkClassifier
 from refusals import refusal
 
 CURE = "say which"
@@ -225,7 +225,7 @@ def test_a_misprint_among_written_numbers_is_named(tmp_path: Path) -> None:
     assert "got 'much'" in said
     assert "got 'much'" in refusal(lambda: from_frame(table, target="default"))
     later = refusal(
-        lambda: StableClassifier(epochs=1).fit(table.drop(columns="default"), table["default"])
+        lambda: NetworkClassifier(epochs=1).fit(table.drop(columns="default"), table["default"])
     )
     assert "'income' is written with a decimal comma, got 'much' in row 40" in later
 
@@ -234,13 +234,13 @@ def test_the_classifier_reads_written_numbers_and_dates(tmp_path: Path) -> None:
     texts, plain = loans(), plain_loans()
     X, y = texts.drop(columns="default"), texts["default"]
     quick: dict[str, Any] = {"method": "vanilla", "k": 2, "epochs": 1, "random_state": 0}
-    fitted = StableClassifier(**quick).fit(X, y)
+    fitted = NetworkClassifier(**quick).fit(X, y)
     as_numbers = plain.assign(job=texts["job"])
     as_dates = as_numbers.assign(since=pd.to_datetime(texts["since"], dayfirst=True))
     as_dates.loc[3, "since"] = pd.NaT
-    meant = StableClassifier(**quick).fit(as_numbers, y)
+    meant = NetworkClassifier(**quick).fit(as_numbers, y)
     torch.testing.assert_close(fitted.encode(X), meant.encode(as_numbers))
-    dated = StableClassifier(**quick).fit(as_dates, y)
+    dated = NetworkClassifier(**quick).fit(as_dates, y)
     assert "since: missing" in dated.get_feature_names_out()
     assert "must hold dates" in refusal(lambda: dated.predict(as_numbers))
     assert "datetime64" in refusal(lambda: meant.predict(as_dates))
@@ -268,9 +268,9 @@ def test_the_classifier_reads_written_numbers_and_dates(tmp_path: Path) -> None:
     said = refusal(lambda: fitted.predict(X.assign(income="12.5")))
     assert "'income' is written with a decimal comma, got '12.5' in row 0" in said
     either = X.assign(income=["1,234", "2,345", "7"] * 20)
-    unclear = refusal(lambda: StableClassifier(epochs=1).fit(either, y))
+    unclear = refusal(lambda: NetworkClassifier(epochs=1).fit(either, y))
     assert "list it in categorical" in unclear
-    words = StableClassifier(categorical=["income", "debt", "rate", "since", "job"], **quick)
+    words = NetworkClassifier(categorical=["income", "debt", "rate", "since", "job"], **quick)
     assert "income: " in words.fit(X[:40].assign(income="1,5"), y[:40]).schema_.features[0].name
 
 
@@ -283,7 +283,7 @@ def test_a_file_is_encoded_as_the_classifier_encodes_its_table(tmp_path: Path) -
             "age": [20.0, 30.0, None, 40.5, 50.0, 60.0] * 5,
         }
     )
-    fitted = StableClassifier(method="vanilla", k=2, epochs=1, random_state=0)
+    fitted = NetworkClassifier(method="vanilla", k=2, epochs=1, random_state=0)
     fitted.fit(table, ["no", "yes"] * 15)
     assert fitted.get_feature_names_out().tolist() == [
         *("job: clerk", "job: smith", "job: missing"),
@@ -312,7 +312,7 @@ def test_ten_thousand_words_end_in_seconds_with_advice(tmp_path: Path) -> None:
     table, path = codes(30_000, 10_000), tmp_path / "codes.csv"
     table.to_csv(path, index=False)
     began = time.perf_counter()
-    said = refusal(lambda: StableClassifier().fit(table[["a", "zip"]], table["y"]))
+    said = refusal(lambda: NetworkClassifier().fit(table[["a", "zip"]], table["y"]))
     assert "'zip' has 10,000 different values" in said
     assert "set max_categories=50" in said
     kinds = {"target": "y", "features": {"zip": {"kind": "category"}}}
@@ -334,7 +334,7 @@ def test_ten_thousand_words_end_in_seconds_with_advice(tmp_path: Path) -> None:
 
 def test_rare_words_are_joined_if_asked_for(tmp_path: Path) -> None:
     table = codes(3000, 1000)
-    fitted = StableClassifier(method="vanilla", k=2, epochs=1, max_categories=20, random_state=0)
+    fitted = NetworkClassifier(method="vanilla", k=2, epochs=1, max_categories=20, random_state=0)
     fitted.fit(table[["a", "zip"]], table["y"])
     column = fitted.schema_.attributes[1]
     frequent = table["zip"].value_counts()
@@ -353,9 +353,9 @@ def test_rare_words_are_joined_if_asked_for(tmp_path: Path) -> None:
     table.to_csv(tmp_path / "t.csv", index=False)
     source = source_for(str(tmp_path / "t.csv"), [again], settings_of({"target": "y"}, "here"))
     assert any("20 most frequent of training and count as 'other'" in each for each in source.notes)
-    kept = StableClassifier(method="vanilla", k=2, epochs=1, max_categories=5000, random_state=0)
+    kept = NetworkClassifier(method="vanilla", k=2, epochs=1, max_categories=5000, random_state=0)
     kept.fit(table[["a", "zip"]][:600], table["y"][:600])
     assert not kept.schema_.attributes[1].grouped
     assert "max_categories must be" in refusal(
-        lambda: StableClassifier(max_categories=0).fit(table[["a"]], table["y"])
+        lambda: NetworkClassifier(max_categories=0).fit(table[["a"]], table["y"])
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from closed_form import numbers, tiny_mlp
 from made_results import row_of
-from r2et import StableClassifier, load
+from r2et import NetworkClassifier, load
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.data import Split
 from r2et.evaluation.evaluate import (
@@ -129,9 +129,9 @@ def test_a_network_without_a_slope_is_measured_all_the_same() -> None:
 
 
 @cache
-def trained() -> tuple[StableClassifier, np.ndarray]:
+def trained() -> tuple[NetworkClassifier, np.ndarray]:
     X = numbers(80, 4).numpy()
-    return StableClassifier(epochs=1, k=2, method="vanilla").fit(X, X[:, 0] > 0), X[:6]
+    return NetworkClassifier(epochs=1, k=2, method="vanilla").fit(X, X[:, 0] > 0), X[:6]
 
 
 @every_false
@@ -162,7 +162,7 @@ TARGETS = {
 def test_an_estimator_takes_one_class_a_row(targets: Callable[[np.ndarray], np.ndarray]) -> None:
     X = numbers(20, 3).numpy()
     with pytest.raises(ValueError, match=r"1d array|continuous"):
-        StableClassifier(epochs=1).fit(X, targets((X[:, 0] > 0).astype(int)))
+        NetworkClassifier(epochs=1).fit(X, targets((X[:, 0] > 0).astype(int)))
 
 
 @pytest.mark.parametrize("seed", [True, 0.0, 1.5, "0", None, torch.tensor(0), np.float64(1)])

@@ -18,7 +18,7 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 
-from r2et import StableClassifier, audit, certify
+from r2et import NetworkClassifier, audit, certify
 from r2et.perturbations import PERTURBATIONS
 
 HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ def of_classifier() -> dict[str, Any]:
     """The audit of a classifier."""
     data = load_breast_cancer(as_frame=True)
     x, y = data.data.iloc[:, :8], data.target
-    model = StableClassifier(method="r2et", k=3, epochs=2, random_state=0).fit(x[100:], y[100:])
+    model = NetworkClassifier(method="r2et", k=3, epochs=2, random_state=0).fit(x[100:], y[100:])
     return of_audit(audit(model, pd.DataFrame(x[:20]), k=3, tolerance=0.05).to_json())
 
 

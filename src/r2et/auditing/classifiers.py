@@ -33,16 +33,16 @@ from r2et.data.features import Scale
 from r2et.data.fitting import Wish, surveyed, written_notes
 from r2et.data.reader import FrameReader, Reader, reader_of
 from r2et.data.schema import Attribute, Category, Numeric, Schema
-from r2et.sklearn import StableClassifier
+from r2et.sklearn import NetworkClassifier
 
 IN_TRAINING = f"{LENGTH_IN_WORDS['range']} in training"
 
-Estimator = Any  # a StableClassifier, or a Pipeline, whose type scikit-learn does not tell
+Estimator = Any  # a NetworkClassifier, or a Pipeline, whose type scikit-learn does not tell
 
 
 def is_estimator(model: object) -> bool:
     """Whether a model is a classifier of this package, or a pipeline that ends in one."""
-    return isinstance(model, StableClassifier | Pipeline)
+    return isinstance(model, NetworkClassifier | Pipeline)
 
 
 def table_for(
@@ -75,7 +75,7 @@ def table_by(
     return _table(reader_of(data), schema.columns, schema, classes, settings, None)
 
 
-def _classes(classifier: StableClassifier) -> list[str]:
+def _classes(classifier: NetworkClassifier) -> list[str]:
     return [word_in(str(each)) for each in classifier.classes_.tolist()]
 
 
@@ -83,15 +83,15 @@ def _read(path: str | Path) -> pd.DataFrame:
     return pd.read_csv(io.BytesIO(content_of(path)))
 
 
-def _apart(model: Estimator) -> tuple[Pipeline | None, StableClassifier]:
+def _apart(model: Estimator) -> tuple[Pipeline | None, NetworkClassifier]:
     """The steps before the classifier, None if there are none, and the classifier."""
-    if isinstance(model, StableClassifier):
+    if isinstance(model, NetworkClassifier):
         steps, classifier = None, model
     else:
         steps, classifier = (model[:-1] if len(model) > 1 else None), model[-1]
-    if not isinstance(classifier, StableClassifier):
+    if not isinstance(classifier, NetworkClassifier):
         raise ValueError(
-            f"a pipeline must end in a StableClassifier to be audited, got one that ends in a "
+            f"a pipeline must end in a NetworkClassifier to be audited, got one that ends in a "
             f"{type(classifier).__name__}."
         )
     if not hasattr(classifier, "model_"):

@@ -11,7 +11,7 @@ from torch import nn
 from r2et.auditing.column_names import columns_in, difference, named_columns
 from r2et.auditing.pt2_reader import read_exported
 from r2et.core.naming import briefly
-from r2et.sklearn import StableClassifier
+from r2et.sklearn import NetworkClassifier
 from r2et.training.checkpoint import load, read
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
@@ -26,7 +26,7 @@ class Loaded:
     model: nn.Module
     recipe: dict[str, Any] = field(default_factory=dict)
     classifier: Any = None
-    """A `StableClassifier` or a pipeline that ends in one, None for a bare network."""
+    """A `NetworkClassifier` or a pipeline that ends in one, None for a bare network."""
     columns: tuple[str, ...] | None = None
     """The columns of a table that it takes, in order, None if nothing says so."""
 
@@ -88,7 +88,7 @@ def _from_file(path: Path) -> Loaded:
             f"module:factory --weights {path}."
         )
     if "estimator" in recipe:
-        classifier = StableClassifier.load(path)
+        classifier = NetworkClassifier.load(path)
         return Loaded(name=path.stem, model=classifier.model_, classifier=classifier)
     model, _ = load(path)
     return Loaded(name=path.stem, model=model, recipe=recipe)

@@ -29,7 +29,7 @@ from r2et.data.encoder import holds_words, numbers_of, words_of
 from r2et.metrics.individuality import overlap
 
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-USUAL_PENALTY = 0.1  # where there are too few rows to choose on
+USUAL_PENALTY = 0.01  # where there are too few rows to choose on
 DEFAULT_WIDTH = 0.05  # standard deviations that a number may move, unless widths are given
 LEAST_SPREAD = (
     4.0  # standard deviation of whole numbers that may move by 1, unless widths are given
@@ -333,7 +333,11 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def codes(self, X: Any) -> Codes:
         """The number of the band of each value: (N, m)."""
         check_is_fitted(self)
-        return np.stack(self._codes(self._table(X, reset=False)), 1)
+        return self.cells(self._table(X, reset=False))
+
+    def cells(self, table: Table) -> Codes:
+        """The same of rows that were read already: (N, m)."""
+        return np.stack(self._codes(table), 1)
 
     def values(self, X: Any) -> list[Values]:
         """The columns of X as bands are made of them: numbers with NaN, or words, (N,) each."""

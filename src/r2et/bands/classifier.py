@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot, ones_at
 from r2et.bands.binner import StableBinner
@@ -26,18 +26,21 @@ from r2et.bands.descent import Wish
 from r2et.bands.edges import Curve, cuts
 from r2et.bands.steps import (
     START,
+    TRUST,
     Found,
     Rows,
     StepScore,
     Teacher,
+    free_trees,
     linear_teacher_of,
+    shown,
     steps_of,
     teacher_of,
     with_trees,
 )
-from r2et.bands.table import Table, held_parts, word_bands
+from r2et.bands.table import Table, held_parts, rows_of, word_bands
 from r2et.bands.teacher import mean_auc
-from r2et.bands.verdicts import BandVerdict, CellModel, Side, cell_verdicts, shown_as
+from r2et.bands.verdicts import BandVerdict, CellModel, Side, cell_verdicts, decided_by, shown_as
 from r2et.core.reasons import Reason
 from r2et.core.rng import stream
 from r2et.data.features import with_unit
@@ -47,6 +50,10 @@ STILL_BANDS = 32
 """Bands of a number that no move changes: nothing is lost by having many."""
 LADDER = (1.0, 0.3, 0.1, 0.0)
 """Shares of the weight of stability that are tried, one after another, until accuracy is kept."""
+TREES_AHEAD = 0.005
+"""Of AUC, by which trees with all interactions may be ahead."""
+ABOUT = 0.001
+"""Of AUC, by which attempts differ no more than by chance."""
 LEAST_START = 0.01
 MOST_TOGETHER = 8
 """Numbers that can move, of which all interactions are still looked at: cells multiply."""
@@ -64,9 +71,10 @@ class LostAccuracy(UserWarning):
 class Attempt:
     """What was tried on the held part, and what came of it.
 
-    `auc` is that of the score, `trees_auc` and `lines_auc` those of boosted trees and of logistic
-    regression that nothing is asked of; `broken` the shares of people whose reasons break within
-    each width, `overlap` what two people of one predicted class share of their reasons.
+    `auc` is that of the score, `trees_auc` and `lines_auc` those of boosted trees with all
+    interactions and of logistic regression, of which nothing else is asked; `broken` the shares of
+    people whose reasons break within each width, `overlap` what two people of one predicted class
+    share of their reasons.
     """
 
     teacher: TeacherName
@@ -117,8 +125,9 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     what a letter calls an attribute.
 
     `weight` is what the share of people with broken reasons counts against log-loss. A **guard**
-    keeps accuracy: where on a held part AUC is more than `auc_loss` below the better of boosted
-    trees and logistic regression, the weight is lowered, and `search_` and a warning say so.
+    keeps accuracy: where on held rows AUC is more than `auc_loss` below that of logistic
+    regression, or more than `auc_loss` + .005 below that of boosted trees, the weight is lowered,
+    and `search_` and a warning say so.
 
     Contributions are told against `reference_rows` of the rows, drawn once and part of the model.
     `reference` gives them instead, such as the reference of the model that this one replaces.
@@ -145,7 +154,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         units: Mapping[str, str] | None = None,
         codes: Mapping[str, str] | None = None,
         weight: float = 0.03,
-        auc_loss: float = 0.003,
+        auc_loss: float = 0.004,
         overlap_gain: float = 0.01,
         reference: pd.DataFrame | None = None,
         reference_rows: int = 200,
@@ -181,7 +190,6 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """This classifier, fitted to the rows of X and their classes y."""
         self._check()
-        validate_data(self, X, skip_check_array=True)
         self.binner_ = StableBinner(
             self.width,
             edges=self.edges,
@@ -194,6 +202,8 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         table, labels = self.binner_.begin(X, y)
         self.n_features_in_, self.classes_ = len(table.names), self.binner_.classes_
+        if hasattr(self.binner_, "feature_names_in_"):
+            self.feature_names_in_ = self.binner_.feature_names_in_
         if len(self.classes_) < 2:
             raise ValueError(
                 f"the target must show at least two classes, got one class: {self.classes_[0]!r}."
@@ -204,8 +214,9 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._fit_two(table, labels)
         else:
             self._fit_several(X, y)
-        self.reference_ = self._reference(table, labels)
-        self._told_against = self.binner_.codes(self.reference_)
+        usual = self._reference(table, labels)
+        self.reference_ = pd.DataFrame(dict(zip(*usual, strict=True)))
+        self._usual, self._told_against = usual.columns, self.binner_.cells(usual)
         return self
 
     def _check(self) -> None:
@@ -225,7 +236,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_two(self, table: Table, labels: Codes) -> None:
         rows = self._rows(table, labels)
         weight, trees = self.weight, False
-        teacher: TeacherName = "trees"
+        teacher: TeacherName = "lines"  # where rows are too few to choose on
         parts = [
             (rows.some(~held), rows.some(held)) for held in held_parts(labels, self.random_state)
         ]
@@ -234,7 +245,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             kept = next(each for each in self.search_ if each.kept)
             weight, teacher, trees = kept.weight, kept.teacher, kept.interactions
             if weight < self.weight or kept.auc < _asked(kept, self.auc_loss):
-                warnings.warn(_said(self.search_, self.weight, self.auc_loss), LostAccuracy, 3)
+                warnings.warn(_said(self.search_, self.auc_loss), LostAccuracy, 3)
         found = self._found(self._teacher(rows, teacher), weight)
         self.score_: StepScore | CardScores = (
             with_trees(rows, found, self.random_state) if trees else found.score
@@ -273,7 +284,6 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             widths=widths,
             monotone=monotone,
             y=labels,
-            weights=np.ones(len(labels)),
         )
 
     def _teacher(self, rows: Rows, name: TeacherName) -> Teacher:
@@ -285,13 +295,14 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return teacher
 
     def _found(self, teacher: Teacher, weight: float) -> Found:
-        # Where accuracy asks for less weight, edges must also come cheaper.
+        # Where accuracy asks for less weight, edges come cheaper and the teacher is followed.
         share = max(weight / self.weight, LEAST_START) if self.weight else 1.0
         wish = Wish(k=self.k_, broken=weight, edge=share * Wish.edge)
         return steps_of(
             teacher,
             wish,
             start=share * START,
+            trust=TRUST / share,
             overlap_gain=self.overlap_gain,
             seed=self.random_state,
         )
@@ -312,7 +323,11 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for name, teachers in taught.items()
         }
         best: TeacherName = max(names, key=lambda name: aucs[name])
-        together = best == "trees" and self.interactions
+        free = [
+            mean_auc(free_trees(learnt, self.random_state).decision_function(shown(own)), own.y)
+            for learnt, own in parts
+        ]
+        together = self.interactions and len(parts[0][0].values) <= MOST_TOGETHER
         attempts: list[Attempt] = []
         for share in LADDER:
             trials = [
@@ -328,7 +343,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     weight=share * self.weight,
                     interactions=trees,
                     auc=blended if trees else apart,
-                    trees_auc=aucs["trees"],
+                    trees_auc=float(np.mean(free)),
                     lines_auc=aucs["lines"],
                     broken=tuple(np.mean([each.broken for each in reached], 0))
                     if reached
@@ -339,9 +354,11 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             if attempts[-1].auc >= _asked(attempts[-1], self.auc_loss) or not self.weight:
                 break
-        place = len(attempts) - 1
-        if attempts[-1].auc < _asked(attempts[-1], self.auc_loss):
-            place = int(np.argmax([each.auc for each in attempts]))
+        # The last one reached what is asked; if none does, the first of those about as good.
+        reached_auc = max(each.auc for each in attempts) - ABOUT
+        good = [each.auc >= reached_auc for each in attempts]
+        asked = attempts[-1].auc >= _asked(attempts[-1], self.auc_loss)
+        place = len(attempts) - 1 if asked else good.index(True)
         return [replace(each, kept=at == place) for at, each in enumerate(attempts)]
 
     def _trial(
@@ -351,7 +368,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = self._found(teacher, weight)
         cells = judged.within(found.bands)
         apart = blended = mean_auc(found.score(cells), judged.y)
-        if together and len(judged.values) <= MOST_TOGETHER:
+        if together:
             score = with_trees(teacher.rows, found, self.random_state)
             blended = mean_auc(score(cells), judged.y)
         return found, apart, blended
@@ -360,11 +377,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Bands by what each number does for all classes, and logistic regression on them."""
         self.binner_.fit(X, y)
         table, labels = self.binner_.begin(X, y)
-        cells = np.stack(
-            [e.codes(own) for e, own in zip(self.binner_.attributes_, table.columns, strict=True)],
-            1,
-        )
-        ones, columns = one_hot(cells, self.binner_.attributes_)
+        ones, columns = one_hot(self.binner_.cells(table), self.binner_.attributes_)
         model = LogisticRegression(max_iter=500).fit(ones_at(ones, columns), labels)
         self.score_ = CardScores(
             bands=tuple(self.binner_.attributes_),
@@ -372,30 +385,28 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             constant=np.asarray(model.intercept_, dtype=np.float64),
         )
 
-    def _reference(self, table: Table, labels: Codes) -> pd.DataFrame:
+    def _reference(self, table: Table, labels: Codes) -> Table:
         """The rows that contributions are told against: each class has its share of them."""
         if self.reference is not None:
-            return pd.DataFrame(self.reference)[table.names].reset_index(drop=True)
+            return Table(table.names, self.binner_.values(self.reference))
         draw = stream(self.random_state, "bands", "reference")
         order = torch.randperm(len(labels), generator=draw).numpy()
         rank = np.zeros(len(labels))
         for label in np.unique(labels):
             own = labels[order] == label
             rank[own] = (np.arange(own.sum()) + 0.5) / own.sum()
-        chosen = order[np.argsort(rank, kind="stable")][: self.reference_rows]
-        columns = {name: own[chosen] for name, own in zip(*table, strict=True)}
-        return pd.DataFrame(columns)
+        return rows_of(table, order[np.argsort(rank, kind="stable")][: self.reference_rows])
 
     # --- predicting -----------------------------------------------------------------------------
 
     def _cells(self, X: Any) -> Codes:
         check_is_fitted(self)
-        validate_data(self, X, skip_check_array=True, reset=False)
         return self.binner_.codes(X)
 
     def decision_function(self, X: Any) -> Floats:
         """Log-odds of the second of two classes, (N,), or a score for each of several, (N, C)."""
-        return self.score_(self._cells(X))
+        cells = self._cells(X)
+        return self.score_(cells)
 
     def predict_proba(self, X: Any) -> Floats:
         """The probability of each class: (N, C)."""
@@ -409,9 +420,8 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """The decided class of each row: (N,)."""
-        scores = self._scores(self._cells(X))
-        # The last of equals: a probability at the threshold decides for the second of two classes.
-        return self.classes_[scores.shape[1] - 1 - scores[:, ::-1].argmax(1)]
+        cells = self._cells(X)
+        return self.classes_[decided_by(self._scores(cells))]
 
     def _scores(self, cells: Codes) -> Floats:
         """A score for each class, the largest of which is decided: (N, C)."""
@@ -448,8 +458,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class less their mean over the reference.
         """
         cells = self._cells(X)
-        scores = self._scores(cells)
-        decided = scores.shape[1] - 1 - scores[:, ::-1].argmax(1)
+        decided = decided_by(self._scores(cells))
         phi = self._model().contributions(cells)
         found: Floats = np.take_along_axis(phi, decided[:, None, None], 2)[..., 0]
         return found
@@ -457,12 +466,12 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def reasons(self, X: Any) -> list[list[Reason]]:
         """The k reasons of each decision, the first of all first, in words."""
         phi = self.contributions(X)
-        shown = shown_as(phi, self.side)
+        spoken = shown_as(phi, self.side)
         values, bands = self.binner_.values(X), self.binner_.attributes_
-        usual = [_usual(each, own) for each, own in zip(bands, self._usual_values(), strict=True)]
+        usual = [_usual(each, own) for each, own in zip(bands, self._usual, strict=True)]
         found = []
         for row in range(len(phi)):
-            same_way = np.where(shown[row] > 0, shown[row], 0.0).sum()
+            same_way = np.where(spoken[row] > 0, spoken[row], 0.0).sum()
             found.append(
                 [
                     Reason(
@@ -470,16 +479,13 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                         value=_in_words(bands[place], values[place][row]),
                         usual=usual[place],
                         contribution=float(phi[row, place]),
-                        share=max(0.0, float(shown[row, place])) / same_way if same_way else 0.0,
+                        share=max(0.0, float(spoken[row, place])) / same_way if same_way else 0.0,
                         code=(self.codes or {}).get(bands[place].name, bands[place].name),
                     )
-                    for place in np.argsort(-shown[row], kind="stable")[: self.k_]
+                    for place in np.argsort(-spoken[row], kind="stable")[: self.k_]
                 ]
             )
         return found
-
-    def _usual_values(self) -> list[Any]:
-        return self.binner_.values(self.reference_)
 
     # --- proof ----------------------------------------------------------------------------------
 
@@ -648,21 +654,22 @@ class CardScores:
 
 
 def _asked(attempt: Attempt, auc_loss: float) -> float:
-    """The AUC that is kept."""
-    return max(attempt.trees_auc, attempt.lines_auc) - auc_loss
+    """The AUC that is to be kept."""
+    return max(attempt.trees_auc - TREES_AHEAD, attempt.lines_auc) - auc_loss
 
 
-def _said(attempts: Sequence[Attempt], weight: float, auc_loss: float) -> str:
+def _said(attempts: Sequence[Attempt], auc_loss: float) -> str:
     """What the guard did, in words."""
     first, kept = attempts[0], next(each for each in attempts if each.kept)
-    best = max(first.trees_auc, first.lines_auc)
+    asked = _asked(first, auc_loss)
     said = (
-        f"on held rows AUC was {first.auc:.4f} at weight {weight:g} where {best:.4f} can be had, "
-        f"and no more than {auc_loss:g} may be lost: "
+        f"on held rows AUC was {first.auc:.4f} at weight {first.weight:g}, and {asked:.4f} is "
+        f"asked for (boosted trees have {first.trees_auc:.4f}, logistic regression "
+        f"{first.lines_auc:.4f}): "
     )
-    if kept.auc >= best - auc_loss:
+    if kept.auc >= asked:
         return f"{said}the weight of stability was lowered to {kept.weight:g} (AUC {kept.auc:.4f})."
-    return f"{said}no weight keeps it, and the best of them, {kept.weight:g}, has {kept.auc:.4f}."
+    return f"{said}no weight reaches it; the best of them, {kept.weight:g}, has {kept.auc:.4f}."
 
 
 def _in_words(bands: Bands, value: Any) -> str:

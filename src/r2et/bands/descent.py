@@ -24,8 +24,10 @@ SHIFTS = (-8, -4, -2, -1, 1, 2, 4, 8)
 """How many places an edge is tried to be moved by."""
 NUDGES = (-0.1, -0.05, -0.02, 0.02, 0.05, 0.1)
 """What is tried to be added to the points of a band."""
-NEW = 25
-"""How many new edges are tried in a sweep, for each number."""
+FEW_NUMBERS = 4
+"""Of more numbers than these, a third of the shifts and nudges are tried, in half of the sweeps."""
+NEW, LEAST_NEW = 60, 6
+"""How many new edges are tried in a sweep, of all numbers, and of each at least."""
 RIDGE = 1.0
 """Rows as which what a band was worth before counts beside its own."""
 LEAST_GAIN = 1e-7
@@ -89,14 +91,12 @@ class People:
     """All rows, and some of them whose reasons are judged.
 
     `base`, (N,), is what the attributes that cannot move say, `y` the class of each row, 0 or 1 or
-    the probability of 1, and `weights` those of rows. `judged`, (n,), are numbers of rows,
-    `contributions`, (D, n, q), those of the attributes that cannot move, against each of D draws of
-    a reference.
+    the probability of 1. `judged`, (n,), are numbers of rows, `contributions`, (D, n, q), those of
+    the attributes that cannot move, against each of D draws of a reference.
     """
 
     base: Floats
     y: Floats
-    weights: Floats
     judged: Codes
     contributions: Floats
 
@@ -127,8 +127,12 @@ def descend(
     """
     search = _Search(people, numbers, steps, wish)
     draw = stream(seed, "bands", "descent")
-    for _ in range(sweeps):
-        if not sum(search.improve(place, draw) for place in range(len(numbers))):
+    new = max(LEAST_NEW, NEW // len(numbers))
+    moving = list(range(len(numbers)))
+    for _ in range(sweeps if len(numbers) <= FEW_NUMBERS else sweeps // 2):
+        # A number for which nothing was better is not asked again.
+        moving = [place for place in moving if search.improve(place, new, draw)]
+        if not moving:
             break
     return search.steps, search.standing()
 
@@ -174,11 +178,11 @@ class _Search:
         said = self.people.base.copy()
         for number, steps in zip(self.numbers, self.steps, strict=True):
             said += steps.points[number.bands(steps.edges)[number.segments]]
-        share, weights = 1 / (1 + np.exp(-said)), self.people.weights
+        share = 1 / (1 + np.exp(-said))
         losses = np.logaddexp(0, said) - self.people.y * said
-        self.score, self.loss = said, float((weights * losses).sum() / weights.sum())
-        self.slopes = weights * (share - self.people.y)
-        self.bends = weights * np.maximum(share * (1 - share), 1e-6)
+        self.score, self.loss = said, float(losses.mean())
+        self.slopes = share - self.people.y
+        self.bends = np.maximum(share * (1 - share), 1e-6)
 
     def _decide(self) -> None:
         """Reasons speak against the class that is decided; each sweep holds on to it."""
@@ -276,11 +280,11 @@ class _Search:
 
     # --- what is tried --------------------------------------------------------------------------
 
-    def improve(self, place: int, draw: torch.Generator) -> int:
+    def improve(self, place: int, new: int, draw: torch.Generator) -> int:
         """Try all changes of one number, and say how many were kept."""
         self._decide()
         trial = _Trial(self, place)
-        return trial.settle() + trial.drop() + trial.shift() + trial.add(draw) + trial.nudge()
+        return trial.settle() + trial.drop() + trial.shift() + trial.add(new, draw) + trial.nudge()
 
 
 class _Trial:
@@ -289,6 +293,7 @@ class _Trial:
     def __init__(self, search: _Search, place: int) -> None:
         self.search, self.place, self.number = search, place, search.numbers[place]
         self.rivals = search._rivals(place)
+        self.stride = 1 if len(search.numbers) <= FEW_NUMBERS else 3
         self.rows = np.bincount(self.number.segments, minlength=self.number.count)
         self._look()
 
@@ -314,7 +319,7 @@ class _Trial:
             return np.inf
         change = steps.points[number.bands(steps.edges)] - self.curve
         by_loss = float((self.slopes * change + self.bends * change**2 / 2).sum())
-        loss = self.search.loss + by_loss / float(self.search.people.weights.sum())
+        loss = self.search.loss + by_loss / len(self.search.people.y)
         # What the change of loss alone makes too dear need not be judged.
         return np.inf if loss > self.total else self._total(loss, steps)
 
@@ -375,16 +380,16 @@ class _Trial:
 
         def moved(edge: int) -> Iterator[Steps | None]:
             rest = {each for each in self.steps.edges if each != edge}
-            for shift in SHIFTS:
+            for shift in SHIFTS[:: self.stride]:
                 if 0 <= edge + shift < len(self.number.cuts) and edge + shift not in rest:
                     yield self._with(sorted({*rest, edge + shift}))
 
         return sum(self._keep_best(moved(edge)) for edge in self._free())
 
-    def add(self, draw: torch.Generator) -> int:
+    def add(self, new: int, draw: torch.Generator) -> int:
         """Try edges at places drawn at random."""
         kept = 0
-        for cut in torch.randperm(len(self.number.cuts), generator=draw)[:NEW].tolist():
+        for cut in torch.randperm(len(self.number.cuts), generator=draw)[:new].tolist():
             if cut not in self.steps.edges:
                 kept += self._keep_best(iter([self._with(sorted({*self.steps.edges, cut}))]))
         return kept
@@ -393,7 +398,7 @@ class _Trial:
         """Add a little to the points of each band."""
 
         def nudged(band: int) -> Iterator[Steps]:
-            for nudge in NUDGES:
+            for nudge in NUDGES[:: self.stride]:
                 points = self.steps.points.copy()
                 points[band] += nudge
                 yield replace(self.steps, points=points)

@@ -30,8 +30,7 @@ FEW_ROWS = 1000
 """Below, no rows are held to say when to stop, and there are as many trees as learn a little."""
 FEW_TREES = 60
 MANY_ROWS = 200_000
-TRUST = 300
-"""Rows of the rarer class as which a teacher's word counts: of few, steps would follow chance."""
+TRUST = 300.0  # rows of the rarer class as which a teacher's word counts beside the classes
 CHECKED = 100  # cells in which what is read of trees is compared with what they say
 START = 0.3  # penalty of the first edges
 JUDGED, DRAWS, REFERENCE = 3000, 4, 20
@@ -156,12 +155,7 @@ def _threads(rows: int) -> AbstractContextManager[object]:
 
 
 def boosted(
-    x: Floats,
-    y: Codes,
-    weights: Floats,
-    words: Sequence[bool],
-    apart: Sequence[set[int]],
-    seed: int,
+    x: Floats, y: Codes, words: Sequence[bool], apart: Sequence[set[int]], seed: int
 ) -> Ordered:
     """Boosted trees of which no tree looks at attributes of two of the sets `apart`."""
     order = np.argsort(~np.array(words, dtype=bool), kind="stable")
@@ -175,7 +169,7 @@ def boosted(
         random_state=seed,
     )
     with _threads(len(y)):
-        model.fit(x[:, order], y, sample_weight=weights)
+        model.fit(x[:, order], y)
     return Ordered(model=model, order=order)
 
 
@@ -184,7 +178,7 @@ def boosted(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """Rows to learn from: classes 0 and 1, weights, and what is known of each attribute.
+    """Rows to learn from: classes 0 and 1, and what is known of each attribute.
 
     `bands` of the attributes in `values`, numbers that can move by `widths`, have no edges yet but
     those that must stay; `cells`, (N, m), are the bands of each row, which of such a number say
@@ -197,7 +191,6 @@ class Rows:
     widths: Mapping[int, tuple[float, ...]]
     monotone: Mapping[int, int]
     y: Codes
-    weights: Floats
 
     @property
     def still(self) -> list[int]:
@@ -211,7 +204,6 @@ class Rows:
             cells=self.cells[chosen],
             values={place: values[chosen] for place, values in self.values.items()},
             y=self.y[chosen],
-            weights=self.weights[chosen],
         )
 
     def within(self, bands: Sequence[Bands]) -> Codes:
@@ -267,13 +259,20 @@ class Says(Protocol):
         ...
 
 
+def free_trees(rows: Rows, seed: int = 0) -> Ordered:
+    """Boosted trees of all attributes as they are, with all interactions: what can be had."""
+    words = [isinstance(each, WordBands) for each in rows.bands]
+    everything = [set(range(len(rows.bands)))]
+    return boosted(shown(rows), rows.y, words, everything, seed)
+
+
 def teacher_of(rows: Rows, *, interactions: bool = True, seed: int = 0) -> Teacher:
     """Boosted trees as the teacher; without `interactions` every attribute stays apart."""
     x, still = shown(rows), rows.still
     words = [isinstance(each, WordBands) for each in rows.bands]
     joined = [set(still)] if interactions and still else [{place} for place in still]
     apart = [*joined, *({place} for place in rows.values)]
-    model = boosted(x, rows.y, rows.weights, words, apart, seed)
+    model = boosted(x, rows.y, words, apart, seed)
     return _taught(rows, model, together=interactions and bool(still), seed=seed)
 
 
@@ -281,7 +280,7 @@ def linear_teacher_of(rows: Rows, *, seed: int = 0) -> Teacher:
     """Logistic regression as the teacher: lines for numbers, points for words."""
     lines = Lines.of(rows)
     features = lines.features(shown(rows))
-    model = LogisticRegression(max_iter=500).fit(features, rows.y, sample_weight=rows.weights)
+    model = LogisticRegression(max_iter=500).fit(features, rows.y)
     told = replace(lines, slopes=model.coef_[0], constant=float(model.intercept_[0]))
     return _taught(rows, told, together=False, seed=seed)
 
@@ -380,10 +379,8 @@ def _taught(rows: Rows, model: Says, *, together: bool, seed: int) -> Teacher:
         score = StepScore(points=points, rest=None, constant=constant)
     curves = {}
     for place, values in rows.values.items():
-        own, weights = values[_is_number(rows, place)], rows.weights[_is_number(rows, place)]
-        different, index = np.unique(own, return_inverse=True)
-        people = np.bincount(index, weights).astype(np.float64)
-        different, people = thinned(different, people)
+        different, having = np.unique(values[_is_number(rows, place)], return_counts=True)
+        different, people = thinned(different, having.astype(np.float64))
         said = added(place, different)
         curves[place] = Curve(values=different, people=people, score=said[:, None])
     draw = stream(seed, "bands", "judged")
@@ -398,8 +395,7 @@ def _taught(rows: Rows, model: Says, *, together: bool, seed: int) -> Teacher:
         lacking={place: float(added(place, np.array([np.nan]))[0]) for place in rows.values},
         people=People(
             base=score(rows.cells),
-            y=_trusting(rows.y, _sigmoid(model.decision_function(x))),
-            weights=rows.weights,
+            y=rows.y.astype(np.float64),
             judged=judged,
             contributions=speaking[..., still],
         ),
@@ -418,12 +414,19 @@ class Found:
 
 
 def steps_of(
-    teacher: Teacher, wish: Wish, *, start: float = START, overlap_gain: float = 0.01, seed: int = 0
+    teacher: Teacher,
+    wish: Wish,
+    *,
+    start: float = START,
+    trust: float = TRUST,
+    overlap_gain: float = 0.01,
+    seed: int = 0,
 ) -> Found:
     """Bands and points of the movable numbers of what a teacher says.
 
-    The first edges are those of a penalty `start`. The limit of what people share is what they
-    share of the teacher's reasons + `overlap_gain`.
+    The first edges are those of a penalty `start`; `trust` says how far points follow the teacher
+    rather than the rows, as so many rows of the rarer class. The limit of what people share is what
+    they share of the teacher's reasons + `overlap_gain`.
     """
     places = sorted(teacher.rows.values)
     numbers = [_movable(teacher, place) for place in places]
@@ -431,10 +434,11 @@ def steps_of(
     taught = reached = None
     # With no more attributes than reasons, or none that can move, nothing can change.
     if numbers and len(teacher.rows.bands) > wish.k:
+        people = _trusting(teacher, trust)
         curves = [_followed(teacher, *each) for each in zip(places, numbers, strict=True)]
-        taught = standing(teacher.people, numbers, curves, wish)
+        taught = standing(people, numbers, curves, wish)
         wish = replace(wish, most_overlap=taught.overlap + overlap_gain)
-        first, reached = descend(teacher.people, numbers, first, wish, seed=seed)
+        first, reached = descend(people, numbers, first, wish, seed=seed)
     bands, points = list(teacher.rows.bands), dict(teacher.score.points)
     for place, number, steps in zip(places, numbers, first, strict=True):
         known = teacher.rows.bands[place]
@@ -449,20 +453,20 @@ def with_trees(rows: Rows, found: Found, seed: int = 0) -> StepScore:
     """The mean of a score and of trees that look at all attributes of the same bands at once."""
     cells, m = rows.within(found.bands).astype(np.float64), len(found.bands)
     words = [isinstance(each, WordBands) for each in found.bands]
-    model = boosted(cells, rows.y, rows.weights, words, [set(range(m))], seed)
+    model = boosted(cells, rows.y, words, [set(range(m))], seed)
     trees = Trees.of(model, range(m), np.zeros(m), found.bands)
     return replace(found.score, trees=trees)
 
 
-def _trusting(y: Codes, taught: Floats) -> Floats:
-    """Classes mixed with the probabilities of a teacher, who counts for more the fewer they are."""
-    rarer = min(int(y.sum()), len(y) - int(y.sum()))
-    return (rarer * y + TRUST * taught) / (rarer + TRUST)
+def _trusting(teacher: Teacher, trust: float) -> People:
+    """People whose classes are mixed with what a teacher says of them.
 
-
-def _sigmoid(scores: Floats) -> Floats:
-    found: Floats = 1 / (1 + np.exp(-scores))
-    return found
+    It counts as `trust` rows of the rarer class: of few rows, steps would follow chance.
+    """
+    y = teacher.people.y
+    taught = 1 / (1 + np.exp(-teacher(teacher.rows)))
+    rarer = min(y.sum(), len(y) - y.sum())
+    return replace(teacher.people, y=(rarer * y + trust * taught) / (rarer + trust))
 
 
 def _movable(teacher: Teacher, place: int) -> Movable:

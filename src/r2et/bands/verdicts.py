@@ -212,9 +212,7 @@ class _Inquiry:
         """The class of each cell, and the top k of (cell, class): labels, the first first."""
         different, place = np.unique(cells, axis=0, return_inverse=True)
         place = place.ravel()
-        # The last of equals: a probability at the threshold decides for the second of two classes.
-        said = self.model.score(different)
-        decided = said.shape[1] - 1 - said[:, ::-1].argmax(1)
+        decided = decided_by(self.model.score(different))
         phi = self.model.contributions(different)
         known: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -441,6 +439,13 @@ def _moves(bands: NumberBands, value: float, width: float) -> dict[int, float]:
 
 
 # --- reasons of cells ---------------------------------------------------------------------------
+
+
+def decided_by(scores: Floats) -> Codes:
+    """The class of the largest score, of two equal ones the second: at a threshold, it is met."""
+    if scores.shape[1] == 2:
+        return np.asarray(scores[:, 1] >= scores[:, 0], dtype=np.intp)
+    return np.asarray(scores.argmax(1), dtype=np.intp)
 
 
 def shown_as(phi: Floats, side: Side) -> Floats:

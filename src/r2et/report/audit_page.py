@@ -64,7 +64,7 @@ def audit(
 ) -> Audit:
     """Which reasons of a model, or of several by name, hold under changes of any length up to some.
 
-    A model is an `nn.Module`, a fitted `StableClassifier`, a pipeline that ends in one, or what
+    A model is an `nn.Module`, a fitted `NetworkClassifier`, a pipeline that ends in one, or what
     `load_model` gives. `data` are the rows: a `Table` of inputs as the model takes them, the test
     part of a `Split`, or a pandas table or the path of a CSV file, about whose columns `config`
     speaks. Pictures, networks and pairs of them are an `ItemSource`, a `Dataset`, whose split of
