@@ -57,7 +57,7 @@ ABOUT = 0.001
 LEAST_START = 0.01
 MOST_TOGETHER = 8
 """Numbers that can move, of which all interactions are still looked at: cells multiply."""
-GAIN = 0.0005
+GAIN = 0.002
 """Of AUC on the held part, for which interactions of all attributes are worth having."""
 
 TeacherName = Literal["trees", "lines"]
@@ -153,7 +153,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         monotone: Mapping[str, int] | None = None,
         units: Mapping[str, str] | None = None,
         codes: Mapping[str, str] | None = None,
-        weight: float = 0.03,
+        weight: float = 0.1,
         auc_loss: float = 0.004,
         overlap_gain: float = 0.01,
         reference: pd.DataFrame | None = None,

@@ -95,12 +95,16 @@ def pattern_weights(asked: int) -> Floats:
 
 
 def leaves_of(
-    model: HistGradientBoostingClassifier, shown: Sequence[Floats], attributes: Sequence[int]
+    model: HistGradientBoostingClassifier,
+    shown: Sequence[Floats],
+    attributes: Sequence[int],
+    most_asked: int = MOST_ASKED,
 ) -> Leaves | None:
     """The leaves of boosted trees that are shown, in each column, one value for each band.
 
     `shown` are those values, (bands,), and `attributes` says which one each column is; a column of
-    a single value asks nothing. None if trees cannot be read, or ask too many attributes at once.
+    a single value asks nothing. None if trees cannot be read, or if one asks more attributes than
+    `most_asked` at once.
     """
     try:
         seen = _seen(model, shown)
@@ -109,7 +113,7 @@ def leaves_of(
         leaves = [leaf for tree in trees for leaf in _leaves(tree, seen, attributes)]
     except (AttributeError, TypeError, ValueError, IndexError, KeyError):
         return None
-    if any(len(leaf.attributes) > MOST_ASKED for leaf in leaves):
+    if any(len(leaf.attributes) > most_asked for leaf in leaves):
         return None
     asking = [leaf for leaf in leaves if leaf.attributes]
     constant += sum(leaf.value for leaf in leaves if not leaf.attributes)
