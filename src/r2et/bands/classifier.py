@@ -679,9 +679,9 @@ def _in_words(bands: Bands, value: Any) -> str:
 
 
 def _usual(bands: Bands, values: Any) -> str:
-    """The most frequent word of a reference, or its median."""
+    """The most frequent word of a reference and its share, or the median of numbers."""
     if isinstance(bands, NumberBands):
         known = values[~np.isnan(values)]
         return with_unit(float(np.median(known)), bands.unit) if len(known) else "missing"
     words, counts = np.unique(values.astype(str), return_counts=True)
-    return str(words[counts.argmax()])
+    return f"{words[counts.argmax()]}, {counts.max() / counts.sum():.0%}".replace("%", " %")
