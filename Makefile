@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test slow bench imports strength exchange cheaper certificates soundness tightness \
-	stream fuzz mutants results claims pictures docs wheel lint clean
+	stream fuzz mutants results reasons claims pictures docs wheel lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,7 @@ $(VENV)/.documented: $(VENV)/.testable
 	touch $@
 
 run: $(VENV)/.usable
+	$(BIN)/r2et reasons adult --width age=2 --width "hours per week=2"
 	$(BIN)/r2et run adult --recipe first-look
 
 test: $(VENV)/.testable
@@ -68,6 +69,9 @@ mutants: $(VENV)/.testable
 
 results: $(VENV)/.usable
 	$(BIN)/r2et reproduce all --rows docs/results --docs docs/results.md > /dev/null
+
+reasons: $(VENV)/.usable
+	OMP_NUM_THREADS=1 $(BIN)/python -m reproduction.reasons $(ARGS)
 
 claims: $(VENV)/.usable
 	$(BIN)/python -m reproduction.claims $(ARGS)

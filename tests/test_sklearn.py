@@ -28,7 +28,7 @@ from r2et.data import Part
 from r2et.explainers import EXPLAINERS, Gradient, predicted, slopes
 from r2et.methods import METHODS, Method
 from r2et.models import MODELS
-from r2et.sklearn import MODERATE, Reason, NetworkClassifier, held_out
+from r2et.sklearn import MODERATE, NetworkClassifier, Reason, held_out
 from r2et.training.checkpoint import load
 from r2et.training.settings import FitSettings
 from r2et.training.trainer import fit

@@ -206,12 +206,7 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """How far a column may move, in its units."""
         given = self.width.get(name) if isinstance(self.width, Mapping) else self.width
         if given is None:
-            known = self.plain(name, numbers)
-            spread = DEFAULT_WIDTH * float(known.std()) if len(known) else 0.0
-            whole = bool((known == np.round(known)).all())
-            if whole:  # one more or less is no small step where numbers differ by few
-                spread = max(float(round(spread)), float(spread >= LEAST_SPREAD * DEFAULT_WIDTH))
-            return (spread,)
+            return (usual_width(self.plain(name, numbers)),)
         widths = _finite("width", name, given)
         if not widths or min(widths) < 0:
             raise ValueError(f"the width of {name!r} must be numbers >= 0, got {given!r}.")
@@ -468,6 +463,17 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             ax.axvline(edge, color="#b3541e", linewidth=1.2)
         ax.set_title(f"{name}: {', '.join(self.bands_[name])}", fontsize=9, loc="left", wrap=True)
         return ax
+
+
+def usual_width(numbers: Floats) -> float:
+    """How far numbers move unless it is said: .05 standard deviations, whole ones by whole ones.
+
+    One more or less is no small step where whole numbers differ by few: these do not move.
+    """
+    spread = float(numbers.std()) if len(numbers) else 0.0
+    if not (numbers == np.round(numbers)).all():
+        return DEFAULT_WIDTH * spread
+    return max(float(round(DEFAULT_WIDTH * spread)), float(spread >= LEAST_SPREAD))
 
 
 def _stability_index(then: Floats, now: NDArray[np.intp]) -> float:

@@ -28,6 +28,7 @@ attacks as an adversary would, and trains networks whose top-k features stay put
 )
 
 COMMANDS = {
+    "reasons": "reasons",
     "run": "run",
     "sweep": "sweep",
     "reproduce": "reproduce",

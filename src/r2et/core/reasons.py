@@ -7,9 +7,10 @@ from dataclasses import dataclass
 class Reason:
     """An attribute that spoke for or against a decision, in words.
 
-    `value` is the person's, `usual` the median of the reference, or its most frequent word; `contribution` is what the
-    value adds to the score of the decided class, in log-odds, compared with the reference; `share`
-    is its part of all that speaks the same way; `code` is what a letter calls it.
+    `value` is the person's, `usual` the median of the reference, or its most frequent word;
+    `contribution` is what the value adds to the score of the decided class, in log-odds, compared
+    with the reference; `share` is its part of all that speaks the same way; `code` is what a letter
+    calls it.
     """
 
     attribute: str

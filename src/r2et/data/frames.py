@@ -8,13 +8,15 @@ name columns to be read as the one or the other regardless.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
 from r2et.core.limits import content_of
 from r2et.core.naming import nearest
-from r2et.data.cells import USUAL, Survey
+from r2et.data.cells import USUAL, Floats, Survey
 from r2et.data.dataset import Dataset
 from r2et.data.encoder import values_in
 from r2et.data.fitting import (
@@ -57,6 +59,26 @@ def from_frame(
     if frame.empty:
         raise ValueError("expected a table with rows and columns, got none: add rows.")
     return _dataset(reader, wishes, target, name, "A table in memory.")
+
+
+def to_frame(dataset: Dataset) -> tuple[pd.DataFrame, Floats]:
+    """A table in words, a column for each attribute, and the class of each row: (N,)."""
+    structure = dataset.structure
+    if not isinstance(structure, TableStructure):
+        raise ValueError(f"{dataset.name} is no table: give one that has attributes.")
+    columns: dict[str, Any] = {}
+    for group in structure.group_names:
+        places = [at for at, each in enumerate(structure.features) if each.group == group]
+        values, feature = dataset.x[:, places], structure.features[places[0]]
+        if len(places) > 1:
+            words = [structure.features[at].name.removeprefix(f"{group}: ") for at in places]
+            columns[group] = np.array(words, dtype=object)[values.argmax(1).numpy()]
+        elif feature.kind == "numeric":
+            columns[group] = values[:, 0].numpy()
+        else:
+            words = list(feature.words or ("0", "1"))
+            columns[group] = np.array(words, dtype=object)[values[:, 0].long().numpy()]
+    return pd.DataFrame(columns), dataset.y.numpy()
 
 
 def read_csv(

@@ -1,0 +1,292 @@
+"""What small moves do to the reasons of any model of tables: exactly, move by move.
+
+Reasons are the k attributes whose Shapley contributions to the log-odds speak most against the
+decided class. A decision is broken if some admissible move gives other reasons and keeps it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+
+from r2et.bands.classifier import StableClassifier
+from r2et.bands.contributions import contributions
+from r2et.bands.leaves import Leaves, leaves_of
+from r2et.bands.steps import StepScore
+from r2et.metrics.individuality import kappa, overlap
+
+Floats = NDArray[Any]
+AT_ONCE = 5000  # rows whose contributions are computed together
+MOST_ASKED = 11  # attributes that a leaf of a large tree may ask
+
+
+class SpokenModel(Protocol):
+    """A fitted model of two classes that says what each attribute adds."""
+
+    def score(self, x: pd.DataFrame) -> Floats:
+        """Log-odds of the second class: (N,)."""
+        ...
+
+    def contributions(self, x: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
+        """Shapley values of the columns against each of D references: (D, N, m)."""
+        ...
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Additive:
+    """A score that is a sum over columns: `terms` gives each, (N, m)."""
+
+    terms: Callable[[pd.DataFrame], Floats]
+    constant: float = 0.0
+
+    def score(self, x: pd.DataFrame) -> Floats:
+        """Log-odds of the second class: (N,)."""
+        found: Floats = self.terms(x).sum(1) + self.constant
+        return found
+
+    def contributions(self, x: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
+        """Shapley values of the columns against each of D references: (D, N, m)."""
+        own = self.terms(x)
+        return np.stack([own - self.terms(each).mean(0) for each in references])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ensemble:
+    """Boosted trees of columns in which words are numbers; every value is a band of its own.
+
+    `raw` gives log-odds of such rows, and `leaves` the leaves, given the values of each column.
+    """
+
+    raw: Callable[[Floats], Floats]
+    leaves: Callable[[list[Floats]], Leaves]
+    labels: Mapping[str, Sequence[str]]
+
+    def score(self, x: pd.DataFrame) -> Floats:
+        """Log-odds of the second class: (N,)."""
+        return self.raw(numbered(x, self.labels))
+
+    def contributions(self, x: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
+        """Shapley values of the columns against each of D references: (D, N, m)."""
+        rows = [numbered(each, self.labels) for each in (x, *references)]
+        values, own, rest = _cells(rows)
+        leaves = self.leaves(values)
+        if not np.allclose(leaves(own[:50]), self.raw(rows[0][:50]), atol=1e-6):
+            raise ValueError("the leaves of these trees do not say what the trees say.")
+        return np.concatenate(
+            [
+                leaves.contributions(own[at : at + AT_ONCE], rest)
+                for at in range(0, len(own), AT_ONCE)
+            ],
+            1,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded:
+    """Any model of encoded rows, `encode` taking each column by itself: all mixtures are scored."""
+
+    encode: Callable[[pd.DataFrame], Floats]
+    raw: Callable[[Floats], Floats]
+
+    def score(self, x: pd.DataFrame) -> Floats:
+        """Log-odds of the second class: (N,)."""
+        return self.raw(self.encode(x))
+
+    def contributions(self, x: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
+        """Shapley values of the columns against each of D references: (D, N, m)."""
+        frames = [each.reset_index(drop=True) for each in (x, *references)]
+        everything = pd.concat(frames, ignore_index=True)
+        base = self.encode(everything[:1])[0]
+        codes, changes = [], []
+        for name in everything:
+            index, values = pd.factorize(everything[name])
+            moved = everything.loc[np.zeros(len(values), dtype=int)].reset_index(drop=True)
+            moved[name] = values
+            codes.append(index)
+            changes.append(self.encode(moved) - base)
+        cells = np.stack(codes, 1)
+        own = cells[: len(x)]
+        rest = cells[len(x) :].reshape(len(references), -1, cells.shape[1])
+
+        def score(some: Floats) -> Floats:
+            rows = base + sum(each[some[:, place]] for place, each in enumerate(changes))
+            return self.raw(rows)
+
+        return np.stack([contributions(score, own, each) for each in rest])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stable:
+    """A StableClassifier of two classes."""
+
+    model: StableClassifier
+
+    def score(self, x: pd.DataFrame) -> Floats:
+        """Log-odds of the second class: (N,)."""
+        return self.model.decision_function(x)
+
+    def contributions(self, x: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
+        """Shapley values of the columns against each of D references: (D, N, m)."""
+        binner, score = self.model.binner_, self.model.score_
+        assert isinstance(score, StepScore)
+        against = np.stack([binner.codes(each) for each in references])
+        cells, index = np.unique(binner.codes(x), axis=0, return_inverse=True)
+        found: Floats = score.contributions_of(cells, against)[:, index.ravel()]
+        return found
+
+
+def _cells(rows: Sequence[Floats]) -> tuple[list[Floats], Floats, Floats]:
+    """The values of each column, the cells of the first rows, and those of the others by draw."""
+    columns = [np.unique(each, return_inverse=True) for each in np.concatenate(rows).T]
+    cells = np.stack([index.ravel() for _, index in columns], 1)
+    first = len(rows[0])
+    rest = cells[first:].reshape(len(rows) - 1, -1, cells.shape[1])
+    return [values for values, _ in columns], cells[:first], rest
+
+
+def labels_of(x: pd.DataFrame) -> dict[str, list[str]]:
+    """The words of each column that holds words."""
+    words = [str(name) for name in x if not pd.api.types.is_numeric_dtype(x[name])]
+    return {name: sorted(x[name].astype(str).unique()) for name in words}
+
+
+def numbered(x: pd.DataFrame, labels: Mapping[str, Sequence[str]]) -> Floats:
+    """Rows as trees are shown them, words by their places: (N, m)."""
+    columns = [
+        pd.Index(labels[str(name)]).get_indexer(pd.Index(x[name].astype(str))).astype(float)
+        if name in labels
+        else x[name].to_numpy(dtype=float)
+        for name in x
+    ]
+    return np.stack(columns, 1)
+
+
+def logistic_regression(
+    x: pd.DataFrame, y: Floats, labels: Mapping[str, Sequence[str]]
+) -> Additive:
+    """Logistic regression on numbers of mean 0 and variance 1 and a column for each word."""
+    numbers = [name for name in x if name not in labels]
+    means, spreads = x[numbers].mean(), x[numbers].std().replace(0, 1)
+    place = {name: at for at, name in enumerate(numbers)}
+
+    def parts(rows: pd.DataFrame) -> list[Floats]:
+        scaled = ((rows[numbers] - means) / spreads).fillna(0.0).to_numpy(dtype=float)
+        return [
+            (rows[name].astype(str).to_numpy()[:, None] == np.array(labels[str(name)])).astype(
+                float
+            )
+            if name in labels
+            else scaled[:, [place[name]]]
+            for name in rows
+        ]
+
+    sizes = [part.shape[1] for part in parts(x[:1])]
+    model = LogisticRegression(max_iter=1000).fit(np.concatenate(parts(x), 1), y)
+    weights = np.split(model.coef_[0], np.cumsum(sizes)[:-1])
+
+    def terms(rows: pd.DataFrame) -> Floats:
+        return np.stack([own @ each for own, each in zip(parts(rows), weights, strict=True)], 1)
+
+    return Additive(terms=terms, constant=float(model.intercept_[0]))
+
+
+def boosted_trees(x: pd.DataFrame, y: Floats, labels: Mapping[str, Sequence[str]]) -> Ensemble:
+    """scikit-learn's boosted trees, stopped early where there are rows to stop by."""
+    order = [*labels, *(str(name) for name in x if name not in labels)]
+    places = [list(x.columns).index(name) for name in order]
+    model = HistGradientBoostingClassifier(
+        categorical_features=[name in labels for name in order] if labels else None,
+        early_stopping=len(y) >= 1000,
+        max_leaf_nodes=15,
+        random_state=0,
+    ).fit(numbered(x, labels)[:, places], y)
+
+    def leaves(values: list[Floats]) -> Leaves:
+        shown = [values[place] for place in places]
+        found = leaves_of(model, shown, places, most_asked=MOST_ASKED)
+        if found is None:
+            raise ValueError("these trees cannot be read leaf by leaf: make them smaller.")
+        return found
+
+    return Ensemble(
+        raw=lambda rows: np.asarray(model.decision_function(rows[:, places])),
+        leaves=leaves,
+        labels=labels,
+    )
+
+
+# --- moves --------------------------------------------------------------------------------------
+
+
+def every_move(people: pd.DataFrame, widths: Mapping[str, float]) -> Iterator[pd.DataFrame]:
+    """The people after each move of whole numbers, all making the same."""
+    steps = [np.arange(-np.floor(width), np.floor(width) + 1) for width in widths.values()]
+    for move in product(*steps):
+        yield people.assign(
+            **{name: people[name] + by for name, by in zip(widths, move, strict=True)}
+        )
+
+
+def drawn_moves(
+    people: pd.DataFrame,
+    widths: Mapping[str, float],
+    whole: Mapping[str, bool],
+    count: int,
+    draw: np.random.Generator,
+) -> Iterator[pd.DataFrame]:
+    """The people after some moves, each making their own: half go as far as they may."""
+    for number in range(count):
+        changed = {}
+        for name, width in widths.items():
+            far = draw.choice([-width, 0.0, width], len(people))
+            by = far if number % 2 else draw.uniform(-width, width, len(people))
+            changed[name] = people[name] + (np.round(by) if whole[name] else by)
+        yield people.assign(**changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnderMoves:
+    """What moves did, the mean over references: shares broken and kept (S), O, and kappa."""
+
+    broken: float
+    kept: float
+    overlap: float
+    kappa: float | None
+
+
+def under_moves(
+    model: SpokenModel,
+    people: pd.DataFrame,
+    moved: Sequence[pd.DataFrame],
+    references: Sequence[pd.DataFrame],
+    k: int = 3,
+) -> UnderMoves:
+    """What moves do to the reasons of people, told against each of references of equal size."""
+    people = people.reset_index(drop=True)
+    first = model.score(people) >= 0
+    signs = np.where(first, 1.0, -1.0)
+    everybody = pd.concat([people, *moved], ignore_index=True)
+    count = len(everybody) // len(people)
+    stays = ((model.score(everybody) >= 0) == np.tile(first, count)).reshape(count, -1)
+    phi = np.tile(signs, count)[:, None] * model.contributions(everybody, references)
+    among = np.zeros(phi.shape, dtype=bool)
+    np.put_along_axis(among, np.argsort(phi, -1, kind="stable")[..., :k], True, -1)
+    told = among.reshape(len(references), count, len(people), -1)
+    same = (told & told[:, :1]).sum(-1) / k
+    worst = np.where(stays, same, 1.0).min(1)
+    classes = torch.from_numpy(first.astype(int))
+    shared = [overlap(torch.from_numpy(each[0].astype(float)), k, classes) or 0.0 for each in told]
+    kept, mean = float(worst.mean()), float(np.mean(shared))
+    return UnderMoves(
+        broken=float((worst < 1).mean()), kept=kept, overlap=mean, kappa=kappa(kept, mean)
+    )
