@@ -8,7 +8,7 @@ import pandas as pd
 WIDTH = {"age": (1, 2, 5), "hours": (1, 2, 5)}
 
 
-def people(rows: int = 1500, seed: int = 0, classes: int = 2) -> tuple[pd.DataFrame, Any]:
+def people(rows: int = 2600, seed: int = 0, classes: int = 2) -> tuple[pd.DataFrame, Any]:
     """A table, and the class of each row."""
     draw = np.random.default_rng(seed)
     table = pd.DataFrame(
@@ -23,7 +23,7 @@ def people(rows: int = 1500, seed: int = 0, classes: int = 2) -> tuple[pd.DataFr
     score = (
         0.08 * (table.age - 40)
         + 0.06 * (table.hours - 40)
-        + np.where((table.job == "cook") & (table.home == "owned"), 1.5, 0.0)
+        + np.where((table.job == "cook") == (table.home == "owned"), 1.5, -1.5)
         - 0.4 * table.debts
     )
     noisy = score + draw.logistic(size=rows)

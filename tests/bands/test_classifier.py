@@ -17,7 +17,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from r2et import StableClassifier
+from r2et import StableBinner, StableClassifier
+from r2et.bands import classifier
 from r2et.bands.classifier import LostAccuracy
 from r2et.bands.contributions import contributions
 from r2et.bands.steps import Rows, boosted, teacher_of
@@ -26,8 +27,22 @@ from refusals import refusal
 
 @pytest.fixture(scope="module")
 def together() -> StableClassifier:
-    """One with interactions of all attributes, where they pay."""
-    return StableClassifier(WIDTH, units={"age": "years"}).fit(*people())
+    """One in which what cannot move speaks together."""
+    found = StableClassifier(WIDTH, units={"age": "years"}).fit(*people())
+    assert found.score_.rest is not None
+    assert found.score_.rest.leaves is not None
+    assert found.score_.trees is None
+    return found
+
+
+@pytest.fixture(scope="module")
+def blended() -> StableClassifier:
+    """One in which trees look at everything, whether they pay or not."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(classifier, "GAIN", -1.0)
+        found = StableClassifier(WIDTH).fit(*people())
+    assert found.score_.trees is not None
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +51,7 @@ def card() -> StableClassifier:
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::r2et.bands.classifier.LostAccuracy")
-BOTH = ["together", "card"]
+BOTH = ["together", "card", "blended"]
 
 
 @pytest.fixture
@@ -109,9 +124,9 @@ def test_a_counter_example_typed_back_gives_other_reasons(model: StableClassifie
 
 def test_many_numbers_need_no_enumeration() -> None:
     draw = np.random.default_rng(0)
-    X = pd.DataFrame(draw.integers(0, 100, (1500, 14)), columns=[f"n{i}" for i in range(14)])
+    X = pd.DataFrame(draw.integers(0, 100, (2600, 14)), columns=[f"n{i}" for i in range(14)])
     slopes = draw.normal(size=14) / 30
-    y = (X @ slopes - (X @ slopes).mean() + draw.logistic(size=1500) > 0).astype(int)
+    y = (X @ slopes - (X @ slopes).mean() + draw.logistic(size=2600) > 0).astype(int)
     model = StableClassifier(4.0, interactions=False).fit(X, y)
     found = model.certify(X[:40])
     assert {each.verdict for each in found} <= {"certified", "broken"}
@@ -182,7 +197,7 @@ def test_stability_sums_up_the_verdicts(together: StableClassifier) -> None:
 
 def test_fewer_reasons_break_than_of_trees() -> None:
     """At equal AUC: that is what all this is for."""
-    X, y = people(4000)
+    X, y = people()
     test, truth = people(1500, seed=5)
     model = StableClassifier(WIDTH).fit(X, y)
     free = StableClassifier(WIDTH, weight=0.0).fit(X, y)
@@ -204,24 +219,24 @@ def rare(rows: int, seed: int) -> tuple[pd.DataFrame, Any]:
 
 
 def test_few_positives_of_few_columns_are_found_as_well_as_by_logistic_regression() -> None:
-    (X, y), (test, truth) = rare(2000, 0), rare(8000, 1)
+    (X, y), (test, truth) = rare(2600, 0), rare(8000, 1)
     plain = LogisticRegression().fit(X, y).decision_function(test)
     ours = StableClassifier().fit(X, y).decision_function(test)
     assert roc_auc_score(truth, ours) > roc_auc_score(truth, plain) - 0.008
 
 
 def test_what_bends_is_found_as_well_as_by_trees() -> None:
-    X, y = make_moons(3000, noise=0.3, random_state=0)
-    trees = HistGradientBoostingClassifier(random_state=0).fit(X[:2000], y[:2000])
-    ours = StableClassifier(0.02).fit(X[:2000], y[:2000])
+    X, y = make_moons(4000, noise=0.3, random_state=0)
+    trees = HistGradientBoostingClassifier(random_state=0).fit(X[:2600], y[:2600])
+    ours = StableClassifier(0.02).fit(X[:2600], y[:2600])
     free, own = (
-        roc_auc_score(y[2000:], each.decision_function(X[2000:])) for each in (trees, ours)
+        roc_auc_score(y[2600:], each.decision_function(X[2600:])) for each in (trees, ours)
     )
     assert own > free - 0.01
 
 
 def test_the_guard_lowers_the_weight_and_says_so() -> None:
-    X, y = rare(3000, 3)
+    X, y = rare(2600, 3)
     with pytest.warns(LostAccuracy, match="is asked for"):
         model = StableClassifier(0.5, weight=3.0, auc_loss=0.0).fit(X, y)
     kept = next(each for each in model.search_ if each.kept)
@@ -250,7 +265,7 @@ def test_the_order_of_rows_does_not_matter(together: StableClassifier) -> None:
 
 
 def test_missing_and_special_values_are_bands_of_their_own() -> None:
-    X, y = people(2000)
+    X, y = people()
     X = X.astype({"age": float, "hours": float})
     X.loc[::9, "age"] = np.nan
     X.loc[1::9, "hours"] = -1.0
@@ -385,7 +400,7 @@ def test_attributes_apart_stay_apart_whatever_their_places() -> None:
 def test_a_teacher_is_the_sum_of_its_parts() -> None:
     X, y = people()
     model = StableClassifier(WIDTH)
-    model.binner_ = StableClassifier(WIDTH).fit(X, y).binner_
+    model.binner_ = StableBinner(WIDTH)
     table, labels = model.binner_.begin(X, y)
     rows: Rows = model._rows(table, labels)
     teacher = teacher_of(rows)
