@@ -391,6 +391,8 @@ def page(rows: Sequence[Row]) -> str:
             "",
             f"Mean of {len(splits)} splits ({splits[0]} to {splits[-1]}).",
             "",
+            "<!-- not from rows: make reasons -->",
+            "",
             f"| model | AUC | shared, % | {' | '.join(f'broken {w}, %' for w in widths)} "
             "| kappa | fit, CPU s |",
             f"|---|---|---|{'---|' * len(widths)}---|---|",

@@ -1,5 +1,6 @@
 """The classifier says what it promises: reasons that add up, exact verdicts, accuracy kept."""
 
+import copy
 import json
 import sqlite3
 import warnings
@@ -51,7 +52,7 @@ def card() -> StableClassifier:
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::r2et.bands.classifier.LostAccuracy")
-BOTH = ["together", "card", "blended"]
+BOTH = ["together", "card", pytest.param("blended", marks=pytest.mark.slow)]
 
 
 @pytest.fixture
@@ -122,6 +123,7 @@ def test_a_counter_example_typed_back_gives_other_reasons(model: StableClassifie
         assert told != set(each.reasons)
 
 
+@pytest.mark.slow
 def test_many_numbers_need_no_enumeration() -> None:
     draw = np.random.default_rng(0)
     X = pd.DataFrame(draw.integers(0, 100, (2600, 14)), columns=[f"n{i}" for i in range(14)])
@@ -162,6 +164,7 @@ def test_reasons_are_told_in_words(together: StableClassifier) -> None:
     assert "(usual: " in str(together.reasons(X)[0][0])
 
 
+@pytest.mark.slow
 def test_sides_and_codes() -> None:
     X, y = people()
     speaking = StableClassifier(WIDTH, side="for", codes={"job": "work", "hours": "work"})
@@ -177,8 +180,8 @@ def test_sides_and_codes() -> None:
 
 
 def test_a_threshold_moves_the_decision(together: StableClassifier) -> None:
-    X, y = people()
-    strict = clone(together).set_params(threshold=0.8).fit(X, y)
+    X, _ = people()
+    strict = copy.deepcopy(together).set_params(threshold=0.8)
     np.testing.assert_allclose(strict.predict_proba(X), together.predict_proba(X))
     assert (strict.predict(X) == (strict.predict_proba(X)[:, 1] >= 0.8)).all()
 
@@ -195,6 +198,7 @@ def test_stability_sums_up_the_verdicts(together: StableClassifier) -> None:
     assert found.all_but_one >= found.certified
 
 
+@pytest.mark.slow
 def test_fewer_reasons_break_than_of_trees() -> None:
     """At equal AUC: that is what all this is for."""
     X, y = people()
@@ -225,6 +229,7 @@ def test_few_positives_of_few_columns_are_found_as_well_as_by_logistic_regressio
     assert roc_auc_score(truth, ours) > roc_auc_score(truth, plain) - 0.008
 
 
+@pytest.mark.slow
 def test_what_bends_is_found_as_well_as_by_trees() -> None:
     X, y = make_moons(4000, noise=0.3, random_state=0)
     trees = HistGradientBoostingClassifier(random_state=0).fit(X[:2600], y[:2600])
@@ -256,6 +261,7 @@ def test_scikit_learn_s_own_checks() -> None:
     assert not failed, [(each["check_name"], each["exception"]) for each in failed]
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_does_not_matter(together: StableClassifier) -> None:
     X, y = people()
     order = np.random.default_rng(0).permutation(len(y))
@@ -281,6 +287,7 @@ def test_missing_and_special_values_are_bands_of_their_own() -> None:
         assert each.verdict == "certified"
 
 
+@pytest.mark.slow
 def test_given_edges_and_directions_are_kept() -> None:
     X, y = people()
     model = StableClassifier(WIDTH, edges={"age": [33.5]}, monotone={"hours": 1}).fit(X, y)
@@ -311,7 +318,7 @@ def test_tables_of_few_columns(columns: list[str]) -> None:
 
 
 def test_a_reference_is_kept_at_a_refit(together: StableClassifier) -> None:
-    X, y = people(seed=3)
+    X, y = people(200, seed=3)
     again = StableClassifier(WIDTH, reference=together.reference_).fit(X, y)
     pd.testing.assert_frame_equal(again.reference_, together.reference_)
     assert len(together.reference_) == 200

@@ -1,12 +1,11 @@
 """What moves do is what they do one by one, and every model speaks by Shapley values."""
 
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from made_people import people
 from sklearn.linear_model import LogisticRegression
 
 from r2et import StableClassifier
@@ -23,9 +22,6 @@ from r2et.evaluation.moves import (
     logistic_regression,
     under_moves,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bands"))
-from made_people import people
 
 WIDTHS = {"age": 1.0, "hours": 2.0}
 

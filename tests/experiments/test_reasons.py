@@ -1,19 +1,16 @@
 """`r2et reasons`: models of one table beside one another, and the page of the study."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from made_people import people
 from typer.testing import CliRunner
 
 from r2et.cli import app
 from r2et.experiments.reasons import compare
 from refusals import refusal
 from reproduction.reasons import PAGE, ROWS, page, read_rows
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bands"))
-from made_people import people
 
 ROOT = Path(__file__).parents[2]
 
