@@ -23,6 +23,7 @@ from r2et.bands import classifier
 from r2et.bands.classifier import LostAccuracy
 from r2et.bands.contributions import contributions
 from r2et.bands.steps import Rows, boosted, teacher_of
+from r2et.bands.verdicts import cell_verdicts
 from refusals import refusal
 
 
@@ -145,6 +146,21 @@ def test_many_numbers_need_no_enumeration() -> None:
         stays = model.predict(moved) == each.decision
         for reasons in np.array(model.reasons(moved), dtype=object)[stays]:
             assert {reason.attribute for reason in reasons} == set(each.reasons)
+
+
+def test_what_speaks_together_is_not_taken_for_a_sum(together: StableClassifier) -> None:
+    """A move of a number that was not to move is enumerated, or nothing is said of it."""
+    X, width = rows(20), {"age": 3.0, "debts": 1.0}
+    slow = cell_verdicts(together.binner_, together._model(), X, width=width)
+    few = cell_verdicts(together.binner_, together._model(), X, width=width, most_cells=1)
+    assert {each.verdict for each in slow} == {"certified", "broken"}
+    for enumerated, each in zip(slow, few, strict=True):
+        assert each.verdict in ("undetermined", enumerated.verdict)
+    assert "undetermined" in {each.verdict for each in few}
+    apart = cell_verdicts(together.binner_, together._model(), X, width={"age": 3.0}, most_cells=1)
+    every = cell_verdicts(together.binner_, together._model(), X, width={"age": 3.0})
+    told = [(each.verdict, each.core, each.kept, each.breaking) for each in apart]
+    assert told == [(each.verdict, each.core, each.kept, each.breaking) for each in every]
 
 
 def test_reasons_are_told_in_words(together: StableClassifier) -> None:

@@ -229,15 +229,21 @@ class _Inquiry:
         self, person: _Person, label: int, first: tuple[int, ...], seen: Seen, decision: Any
     ) -> BandVerdict:
         """The verdict on one decision, by what was seen in all cells or by what adds up."""
-        steps = self.model.steps
         if seen:
             found = self._enumerated(person, first, seen)
-        elif steps is not None and steps.trees is None and len(self.labels) == len(self.names):
+        elif self._adds_up(person):
             found = self._apart(person, label, first)
         else:
             found = {"verdict": "undetermined"}
         reasons = tuple(self.labels[place] for place in first)
         return BandVerdict(decision=decision, reasons=reasons, cells=person.count, **found)
+
+    def _adds_up(self, person: _Person) -> bool:
+        """Whether all that can move is a sum of its own, and told by its own name."""
+        steps = self.model.steps
+        if steps is None or steps.trees is not None or len(self.labels) < len(self.names):
+            return False
+        return all(len(each) == 1 or at in steps.points for at, each in enumerate(person.way))
 
     def _enumerated(self, person: _Person, first: tuple[int, ...], seen: Seen) -> dict[str, Any]:
         core = set(first).intersection(*(reasons for _, reasons in seen))
