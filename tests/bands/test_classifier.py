@@ -22,7 +22,7 @@ from r2et import StableBinner, StableClassifier
 from r2et.bands import classifier
 from r2et.bands.classifier import LostAccuracy
 from r2et.bands.contributions import contributions
-from r2et.bands.steps import Rows, boosted, teacher_of
+from r2et.bands.steps import Rows, StepScore, boosted, teacher_of
 from r2et.bands.verdicts import cell_verdicts
 from refusals import refusal
 
@@ -418,6 +418,27 @@ def test_attributes_apart_stay_apart_whatever_their_places() -> None:
     change = model.decision_function(high) - model.decision_function(low)
     assert np.ptp(change) < 1e-9
     assert abs(change[0]) > 0.1
+
+
+class Other:
+    """Something else that speaks of cells."""
+
+    def __call__(self, cells: np.ndarray) -> np.ndarray:
+        return 3.0 * cells[:, 1] * cells[:, 0]
+
+    def contributions(self, cells: np.ndarray, references: np.ndarray) -> np.ndarray:
+        return np.stack([contributions(self, cells, each) for each in references])
+
+
+def test_with_trees_a_score_is_the_mean_of_both() -> None:
+    apart = StepScore(points={0: np.array([0.5, -1.0])}, rest=None, constant=0.25)
+    both = StepScore(points=apart.points, rest=None, constant=0.25, trees=Other())  # type: ignore[arg-type]
+    cells, reference = np.array([[0, 1], [1, 1], [1, 0]]), np.array([[0, 0], [1, 2]])
+    np.testing.assert_allclose(apart(cells), [0.75, -0.75, -0.75])
+    np.testing.assert_allclose(both(cells), (apart(cells) + Other()(cells)) / 2)
+    np.testing.assert_allclose(
+        both.contributions(cells, reference), contributions(both, cells, reference), atol=1e-12
+    )
 
 
 def test_a_teacher_is_the_sum_of_its_parts() -> None:

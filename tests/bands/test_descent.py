@@ -124,6 +124,18 @@ def test_fixed_edges_stay_and_points_go_one_way() -> None:
     assert all((np.diff(each.points) >= 0).all() for each in found)
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+def test_points_go_one_way_where_rows_go_the_other(direction: int) -> None:
+    people, numbers, values = problem(4, rows=400)
+    falling = replace(people, base=np.zeros(400), y=(direction * (values[:, 0] - 4) < 0) * 1.0)
+    bound = [replace(number, monotone=direction) for number in numbers]
+    first = [Steps(edges=(1, 3), points=direction * np.array([0.0, 0.1, 0.2]))] * 2
+    found, _ = descend(falling, bound, first, Wish(k=2, broken=0.0))
+    assert all((direction * np.diff(each.points) >= 0).all() for each in found)
+    free, _ = descend(falling, numbers, first, Wish(k=2, broken=0.0))
+    assert (direction * np.diff(free[0].points) < 0).any()
+
+
 def test_bands_hold_enough_rows() -> None:
     people, numbers, _ = problem(2, rows=400)
     demanding = [replace(number, least=150.0) for number in numbers]

@@ -89,6 +89,20 @@ def test_a_column_of_a_single_value_asks_nothing() -> None:
     np.testing.assert_allclose(leaves(x), model.decision_function(fixed.astype(float)), atol=1e-12)
 
 
+def test_a_value_at_a_threshold_goes_left() -> None:
+    model = boosted(0)
+    nodes = np.concatenate([tree.nodes for (tree,) in model._predictors])
+    cut = nodes[(nodes["is_leaf"] == 0) & (nodes["feature_idx"] == 0)]["num_threshold"]
+    shown = [np.unique(cut), *values()[1:]]
+    leaves = leaves_of(model, shown, range(5))
+    assert leaves is not None
+    some = cells(300, 7)
+    some[:, 0] = np.arange(300) % len(shown[0])
+    raw = some.astype(float)
+    raw[:, 0] = shown[0][some[:, 0]]
+    np.testing.assert_allclose(leaves(some), model.decision_function(raw), atol=1e-12)
+
+
 def test_what_cannot_be_read_is_none() -> None:
     assert leaves_of(object(), values(), range(5)) is None  # type: ignore[arg-type]
     large = boosted(0)
