@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from r2et.bands.contributions import Side
 from r2et.bands.descent import Movable, People, Steps, Wish, descend, standing
 from r2et.metrics.individuality import overlap
 
@@ -57,18 +58,21 @@ def curve(number: Movable, own: Steps, values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(4))
-def test_shares_are_those_of_every_move(seed: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "side", "threshold"),
+    [(0, "against", 0.0), (1, "against", 0.7), (2, "for", 0.0), (3, "both", -0.5)],
+)
+def test_shares_are_those_of_every_move(seed: int, side: Side, threshold: float, k: int) -> None:
     people, numbers, values = problem(seed)
     own = steps(seed)
-    found = standing(people, numbers, own, Wish(k=k))
+    found = standing(people, numbers, own, Wish(k=k, side=side, threshold=threshold))
     added = np.stack(
         [curve(n, s, values[:, i]) for i, (n, s) in enumerate(zip(numbers, own, strict=True))], 1
     )
     score = people.base + added.sum(1)
     loss = np.logaddexp(0, score) - people.y * score
     assert found.loss == pytest.approx(loss.mean())
-    signs = np.where(score[people.judged] >= 0, -1.0, 1.0)[:, None]
+    signs = np.where(score[people.judged] >= threshold, 1.0, -1.0)[:, None]
     broken, shared = np.zeros((2, 2)), []
     for draw in range(2):
         bands = [number.bands(each.edges) for number, each in zip(numbers, own, strict=True)]
@@ -78,8 +82,9 @@ def test_shares_are_those_of_every_move(seed: int, k: int) -> None:
 
         def top(moved: np.ndarray, draw: int = draw, usual: np.ndarray = usual) -> np.ndarray:
             there = np.stack([curve(numbers[i], own[i], moved[:, i]) for i in range(2)], 1) - usual
-            against = signs * np.concatenate([people.contributions[draw], there], 1)
-            return np.sort(np.argsort(-against, 1, kind="stable")[:, :k], 1)
+            towards = signs * np.concatenate([people.contributions[draw], there], 1)
+            spoken = {"against": -towards, "for": towards, "both": abs(towards)}[side]
+            return np.sort(np.argsort(-spoken, 1, kind="stable")[:, :k], 1)
 
         here = values[people.judged]
         first = top(here)

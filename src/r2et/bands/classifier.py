@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot, ones_at
 from r2et.bands.binner import StableBinner
-from r2et.bands.contributions import shapley_margins
+from r2et.bands.contributions import Side, shapley_margins, shown_as
 from r2et.bands.descent import Wish
 from r2et.bands.edges import Curve, cuts
 from r2et.bands.steps import (
@@ -40,7 +40,7 @@ from r2et.bands.steps import (
 )
 from r2et.bands.table import Table, held_parts, rows_of, word_bands
 from r2et.bands.teacher import mean_auc
-from r2et.bands.verdicts import BandVerdict, CellModel, Side, cell_verdicts, decided_by, shown_as
+from r2et.bands.verdicts import BandVerdict, CellModel, cell_verdicts, decided_by
 from r2et.core.reasons import Reason
 from r2et.core.rng import stream
 from r2et.data.features import with_unit
@@ -297,7 +297,13 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _found(self, teacher: Teacher, weight: float) -> Found:
         # Where accuracy asks for less weight, edges come cheaper and the teacher is followed.
         share = max(weight / self.weight, LEAST_START) if self.weight else 1.0
-        wish = Wish(k=self.k_, broken=weight, edge=share * Wish.edge)
+        wish = Wish(
+            k=self.k_,
+            side=self.side,
+            threshold=_log_odds(self.threshold),
+            broken=weight,
+            edge=share * Wish.edge,
+        )
         return steps_of(
             teacher,
             wish,
@@ -429,7 +435,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if said.ndim > 1:
             return said
         # Half of the log-odds for each side: the margin of a class is then its log-odds.
-        half = (said - math.log(self.threshold / (1 - self.threshold))) / 2
+        half = (said - _log_odds(self.threshold)) / 2
         return np.stack([-half, half], 1)
 
     # --- reasons --------------------------------------------------------------------------------
@@ -651,6 +657,10 @@ class CardScores:
         """A score for each class: (N, m) -> (N, C)."""
         found: Floats = self.points.T[one_hot(cells, self.bands)[0]].sum(1) + self.constant
         return found
+
+
+def _log_odds(probability: float) -> float:
+    return math.log(probability / (1 - probability))
 
 
 def _asked(attempt: Attempt, auc_loss: float) -> float:

@@ -5,6 +5,7 @@ reference each is looked at once.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,10 +17,20 @@ from r2et.core.rng import stream
 Score = Callable[[Codes], Floats]
 """Cells, (N, m) numbers of bands, to one number each, (N,), or several, (N, C)."""
 
+Side = Literal["for", "against", "both"]
+"""Which contributions to a decided class are its reasons."""
+
 ORDERS = 8
 """Of more attributes than all coalitions are worth: as many orders, and their reverses."""
 MIXED_AT_ONCE = 4_000_000
 MOST_MARKED = 20_000_000  # cells that are marked rather than sorted to see which are there
+
+
+def shown_as(phi: Floats, side: Side) -> Floats:
+    """How much contributions to the decided class are reasons: like them."""
+    if side == "both":
+        return np.abs(phi)
+    return phi if side == "for" else -phi
 
 
 def contributions(

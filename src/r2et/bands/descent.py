@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from r2et.bands.attribute import Codes, Floats
+from r2et.bands.contributions import Side, shown_as
 from r2et.core.rng import stream
 
 SHIFTS = (-8, -4, -2, -1, 1, 2, 4, 8)
@@ -35,9 +36,14 @@ LEAST_GAIN = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a step is worth, in log-loss: see the head of this file."""
+    """Which reasons are to stay, and what that is worth, in log-loss: see the head of this file.
+
+    The second class is decided where log-odds are `threshold` or more.
+    """
 
     k: int = 3
+    side: Side = "against"
+    threshold: float = 0.0
     broken: float = 0.05
     overlap: float = 1.0
     most_overlap: float | None = None
@@ -185,8 +191,13 @@ class _Search:
         self.bends = np.maximum(share * (1 - share), 1e-6)
 
     def _decide(self) -> None:
-        """Reasons speak against the class that is decided; each sweep holds on to it."""
-        self.signs = np.where(self.score[self.people.judged] >= 0, -1.0, 1.0)
+        """Reasons are those of the class that is decided; each sweep holds on to it."""
+        second = self.score[self.people.judged] >= self.wish.threshold
+        self.signs = np.where(second, 1.0, -1.0)
+
+    def _spoken(self, phi: Floats) -> Floats:
+        """How much contributions to the second class, (..., n), are reasons: like them."""
+        return shown_as(self.signs * phi, self.wish.side)
 
     # --- what is judged -------------------------------------------------------------------------
 
@@ -211,20 +222,20 @@ class _Search:
         return loss + wish.broken * float(broken.mean()) + wish.overlap * above + wish.edge * edges
 
     def _range(self, place: int, steps: Steps) -> tuple[Floats, Floats, Floats]:
-        """How much a number speaks against: where people stand (D, n), least and most (W, D, n)."""
+        """How much a number is a reason: where people stand (D, n), least and most (W, D, n)."""
         number, bands = self.numbers[place], self.numbers[place].bands(steps.edges)
         usual = steps.points[bands[number.reference]].mean(1)[:, None]
-        here = self.signs * (steps.points[bands[number.people]] - usual)
-        low, high = bands[number.low], bands[number.high]
-        least, most = steps.points[low], steps.points[low]
+        here = self._spoken(steps.points[bands[number.people]] - usual)
+        low, high = bands[number.low][:, None], bands[number.high][:, None]
+        least = most = self._spoken(steps.points[low] - usual)
         for step in range(1, int((high - low).max(initial=0)) + 1):
-            there = steps.points[np.minimum(low + step, high)]
+            there = self._spoken(steps.points[np.minimum(low + step, high)] - usual)
             least, most = np.minimum(least, there), np.maximum(most, there)
-        ends = self.signs * (least[:, None] - usual), self.signs * (most[:, None] - usual)
-        return here, np.minimum(*ends), np.maximum(*ends)
+        return here, least, most
 
     def _rivals(self, place: int) -> _Rivals:
-        k, fixed = self.wish.k, self.signs[:, None] * self.people.contributions
+        k = self.wish.k
+        fixed = self._spoken(self.people.contributions.swapaxes(1, 2)).swapaxes(1, 2)
         others = [each for each in range(len(self.numbers)) if each != place]
         ranges = [self._range(each, self.steps[each]) for each in others]
         widths = len(self.numbers[place].low)

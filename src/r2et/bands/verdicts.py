@@ -18,12 +18,11 @@ from sklearn.pipeline import Pipeline
 from r2et.bands.apart import Choices, judged_apart
 from r2et.bands.attribute import Bands, Codes, Floats, NumberBands
 from r2et.bands.binner import StableBinner
-from r2et.bands.contributions import shapley_margins
+from r2et.bands.contributions import Side, shapley_margins, shown_as
 from r2et.bands.steps import StepScore
 from r2et.core.naming import nearest
 
 Verdict = Literal["certified", "broken", "undetermined"]
-Side = Literal["for", "against", "both"]
 
 MOST_CELLS = 4096
 """How many cells of one person are looked at; of more nothing is said."""
@@ -452,8 +451,3 @@ def decided_by(scores: Floats) -> Codes:
     if scores.shape[1] == 2:
         return np.asarray(scores[:, 1] >= scores[:, 0], dtype=np.intp)
     return np.asarray(scores.argmax(1), dtype=np.intp)
-
-
-def shown_as(phi: Floats, side: Side) -> Floats:
-    """How much contributions to the decided class are reasons: like them."""
-    return {"for": phi, "against": -phi, "both": np.abs(phi)}[side]
