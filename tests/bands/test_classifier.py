@@ -189,6 +189,8 @@ def test_sides_and_codes() -> None:
     for row in reasons:
         assert row[0].contribution == max(each.contribution for each in row)
     assert {each.code for row in found.reasons(X) for each in row} >= {"work"}
+    for row, verdict in zip(found.reasons(X[:50]), found.certify(X[:50]), strict=True):
+        assert tuple(each.code for each in row) == verdict.reasons
     assert "job" not in {reason for each in found.certify(X[:50]) for reason in each.reasons}
     both = StableClassifier(WIDTH, side="both").fit(X, y)
     for row, phi in zip(both.reasons(X[:9]), both.contributions(X[:9]), strict=True):
@@ -215,7 +217,7 @@ def test_stability_sums_up_the_verdicts(together: StableClassifier) -> None:
 
 
 @pytest.mark.slow
-def test_fewer_reasons_break_than_of_trees() -> None:
+def test_fewer_reasons_break_than_without_weight() -> None:
     """At equal AUC: that is what all this is for."""
     X, y = people()
     test, truth = people(1500, seed=5)
@@ -315,6 +317,18 @@ def test_given_edges_and_directions_are_kept() -> None:
     assert (apart.decision_function(raised) >= apart.decision_function(X) - 1e-12).all()
 
 
+def test_trees_that_look_at_everything_do_not_undo_a_direction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = people(900)
+    monkeypatch.setattr(classifier, "GAIN", -1.0)  # taken, whether they pay or not
+    found = StableClassifier(WIDTH, monotone={"hours": -1}).fit(X, y)
+    lower, higher = (found.decision_function(X.assign(hours=each)) for each in (25, 55))
+    assert (lower >= higher - 1e-12).all()
+    several = StableClassifier(monotone={"hours": 1})
+    assert "two classes only" in refusal(lambda: several.fit(*people(900, classes=3)))
+
+
 def test_several_classes() -> None:
     X, y = people(classes=3)
     model = StableClassifier(WIDTH).fit(X, np.array(["low", "mid", "high"])[y])
@@ -389,6 +403,7 @@ def test_pictures(together: StableClassifier) -> None:
         ({"k": 0}, "k must be a whole number >= 1"),
         ({"reference_rows": 2.5}, "reference_rows must be a whole number"),
         ({"width": {"agee": 1}}, "age"),
+        ({"codes": {"jobb": "work"}}, "job"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -107,7 +107,10 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Bands of all columns of X, by what they do for the classes y."""
-        table, codes = self.begin(X, y)
+        return self.learn(*self.begin(X, y))
+
+    def learn(self, table: Table, codes: Codes) -> Self:
+        """Bands of rows that `begin` gave, by what they do for their classes."""
         self.search_: list[Trial] = []
         self.penalty_ = USUAL_PENALTY if self.penalty is None else float(self.penalty)
         if self.penalty is None and (held := held_rows(codes, self.random_state)) is not None:

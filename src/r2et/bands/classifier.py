@@ -41,9 +41,10 @@ from r2et.bands.steps import (
 from r2et.bands.table import Table, held_parts, rows_of, word_bands
 from r2et.bands.teacher import mean_auc
 from r2et.bands.verdicts import BandVerdict, CellModel, cell_verdicts, decided_by
+from r2et.core.naming import nearest
 from r2et.core.reasons import Reason
-from r2et.core.rng import stream
 from r2et.data.features import with_unit
+from r2et.explainers import draw_reference
 from r2et.metrics.individuality import kappa, overlap
 
 STILL_BANDS = 32
@@ -54,7 +55,8 @@ TREES_AHEAD = 0.005
 """Of AUC, by which trees with all interactions may be ahead."""
 ABOUT = 0.001
 """Of AUC, by which attempts differ no more than by chance."""
-LEAST_START = 0.01
+LEAST_SHARE = 0.01
+"""Of the usual price of an edge, which is left where stability has no weight."""
 MOST_TOGETHER = 8
 """Numbers that can move, of which all interactions are still looked at: cells multiply."""
 GAIN = 0.002
@@ -94,10 +96,10 @@ class Stability:
 
     `certified` is the share of decisions whose reasons no admissible move changes, `broken` of
     those with a counter-example; the rest, `undetermined`, have too many cells to be looked at.
-    `kept` (S) is the mean over decisions of the smallest share of reasons that stays, `overlap` (O)
-    what two people of one predicted class share, `kappa` (S - O) / (1 - O), None where all people
-    are told the same. `core` is the mean number of reasons that stay in every move, and
-    `all_but_one` the share of decisions that keep all reasons but one at least.
+    Of those that are determined, `kept` (S) is the mean of the smallest share of reasons that
+    stays, `core` the mean number of reasons that stay in every move, and `all_but_one` the share of
+    decisions in which all but one do. `overlap` (O) is what two people of one predicted class share
+    and `kappa` (S - O) / (1 - O), None where all people are told the same.
     """
 
     decisions: int
@@ -121,8 +123,8 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     second is decided where its probability is `threshold` or more.
 
     Without `interactions` the score is a scorecard throughout, points for each band of each
-    attribute. `edges`, `special`, `monotone` and `units` are those of `StableBinner`; `codes` name
-    what a letter calls an attribute.
+    attribute. `edges`, `special`, `monotone` and `units` are those of `StableBinner`. `codes` name
+    what a letter calls an attribute; those with one code are one reason, by what they add together.
 
     `weight` is what the share of people with broken reasons counts against log-loss. A **guard**
     keeps accuracy: where on held rows AUC is more than `auc_loss` below that of logistic
@@ -208,12 +210,16 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"the target must show at least two classes, got one class: {self.classes_[0]!r}."
             )
-        self.k_ = max(1, min(self.k, len(table.names) - 1))
+        for name in self.codes or {}:
+            if name not in table.names:
+                raise ValueError(f"codes name {name!r}, no attribute: {nearest(name, table.names)}")
+        told = {(self.codes or {}).get(name, name) for name in table.names}
+        self.k_ = max(1, min(self.k, len(told) - 1))
         self.search_: list[Attempt] = []
         if len(self.classes_) == 2:
             self._fit_two(table, labels)
         else:
-            self._fit_several(X, y)
+            self._fit_several(table, labels)
         usual = self._reference(table, labels)
         self.reference_ = pd.DataFrame(dict(zip(*usual, strict=True)))
         self._usual, self._told_against = usual.columns, self.binner_.cells(usual)
@@ -246,11 +252,13 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weight, teacher, trees = kept.weight, kept.teacher, kept.interactions
             if weight < self.weight or kept.auc < _asked(kept, self.auc_loss):
                 warnings.warn(_said(self.search_, self.auc_loss), LostAccuracy, 3)
-        found = self._found(self._teacher(rows, teacher), weight)
+        taught = self._teacher(rows, teacher)
+        found = self._found(taught, weight)
         self.score_: StepScore | CardScores = (
             with_trees(rows, found, self.random_state) if trees else found.score
         )
-        self.binner_.take(table, found.bands, self._curves)
+        curves = {rows.bands[at].name: curve for at, curve in taught.curves.items()}
+        self.binner_.take(table, found.bands, curves)
 
     def _rows(self, table: Table, labels: Codes) -> Rows:
         """Rows as a search sees them: what can move as it is, all else in bands."""
@@ -288,15 +296,12 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _teacher(self, rows: Rows, name: TeacherName) -> Teacher:
         if name == "lines":
-            teacher = linear_teacher_of(rows, seed=self.random_state)
-        else:
-            teacher = teacher_of(rows, interactions=self.interactions, seed=self.random_state)
-        self._curves = {rows.bands[at].name: curve for at, curve in teacher.curves.items()}
-        return teacher
+            return linear_teacher_of(rows, seed=self.random_state)
+        return teacher_of(rows, interactions=self.interactions, seed=self.random_state)
 
     def _found(self, teacher: Teacher, weight: float) -> Found:
         # Where accuracy asks for less weight, edges come cheaper and the teacher is followed.
-        share = max(weight / self.weight, LEAST_START) if self.weight else 1.0
+        share = max(weight / self.weight, LEAST_SHARE) if self.weight else 1.0
         wish = Wish(
             k=self.k_,
             side=self.side,
@@ -333,7 +338,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mean_auc(free_trees(learnt, self.random_state).decision_function(shown(own)), own.y)
             for learnt, own in parts
         ]
-        together = self.interactions and len(parts[0][0].values) <= MOST_TOGETHER
+        numbers = parts[0][0]
+        # Trees that look at everything keep no direction.
+        together = self.interactions and not any(numbers.monotone.values())
+        together = together and len(numbers.values) <= MOST_TOGETHER
         attempts: list[Attempt] = []
         for share in LADDER:
             trials = [
@@ -379,10 +387,14 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             blended = mean_auc(score(cells), judged.y)
         return found, apart, blended
 
-    def _fit_several(self, X: Any, y: Any) -> None:
+    def _fit_several(self, table: Table, labels: Codes) -> None:
         """Bands by what each number does for all classes, and logistic regression on them."""
-        self.binner_.fit(X, y)
-        table, labels = self.binner_.begin(X, y)
+        if any((self.monotone or {}).values()):
+            raise ValueError(
+                "monotone is kept for two classes only, got "
+                f"{len(self.classes_)}: leave it out, or fit one class against the rest."
+            )
+        self.binner_.learn(table, labels)
         ones, columns = one_hot(self.binner_.cells(table), self.binner_.attributes_)
         model = LogisticRegression(max_iter=500).fit(ones_at(ones, columns), labels)
         self.score_ = CardScores(
@@ -395,13 +407,13 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The rows that contributions are told against: each class has its share of them."""
         if self.reference is not None:
             return Table(table.names, self.binner_.values(self.reference))
-        draw = stream(self.random_state, "bands", "reference")
-        order = torch.randperm(len(labels), generator=draw).numpy()
-        rank = np.zeros(len(labels))
-        for label in np.unique(labels):
-            own = labels[order] == label
-            rank[own] = (np.arange(own.sum()) + 0.5) / own.sum()
-        return rows_of(table, order[np.argsort(rank, kind="stable")][: self.reference_rows])
+        chosen = draw_reference(
+            torch.arange(len(labels)),
+            torch.from_numpy(labels),
+            rows=min(self.reference_rows, len(labels)),
+            seed=self.random_state,
+        )
+        return rows_of(table, chosen.numpy())
 
     # --- predicting -----------------------------------------------------------------------------
 
@@ -461,7 +473,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What each attribute adds to the score of the decided class: (N, m), in log-odds.
 
         They are Shapley values against `reference_`, and add up to the log-odds of the decided
-        class less their mean over the reference.
+        class less their mean over the reference; of several classes, to its margin.
         """
         cells = self._cells(X)
         decided = decided_by(self._scores(cells))
@@ -470,27 +482,36 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def reasons(self, X: Any) -> list[list[Reason]]:
-        """The k reasons of each decision, the first of all first, in words."""
+        """The k reasons of each decision, the first of all first, in words.
+
+        What several attributes with one code add counts together; the value told is that of the
+        one among them that counts most.
+        """
         phi = self.contributions(X)
-        spoken = shown_as(phi, self.side)
         values, bands = self.binner_.values(X), self.binner_.attributes_
         usual = [_usual(each, own) for each, own in zip(bands, self._usual, strict=True)]
+        told_as = [(self.codes or {}).get(each.name, each.name) for each in bands]
+        codes = list(dict.fromkeys(told_as))
+        members = [[at for at, each in enumerate(told_as) if each == code] for code in codes]
+        sums = np.stack([phi[:, some].sum(1) for some in members], 1)
+        spoken, each_spoken = shown_as(sums, self.side), shown_as(phi, self.side)
         found = []
         for row in range(len(phi)):
-            same_way = np.where(spoken[row] > 0, spoken[row], 0.0).sum()
-            found.append(
-                [
+            same_way = np.maximum(spoken[row], 0.0).sum()
+            reasons = []
+            for code in np.argsort(-spoken[row], kind="stable")[: self.k_]:
+                place = max(members[code], key=lambda at: each_spoken[row, at])
+                reasons.append(
                     Reason(
                         attribute=bands[place].name,
                         value=_in_words(bands[place], values[place][row]),
                         usual=usual[place],
-                        contribution=float(phi[row, place]),
-                        share=max(0.0, float(spoken[row, place])) / same_way if same_way else 0.0,
-                        code=(self.codes or {}).get(bands[place].name, bands[place].name),
+                        contribution=float(sums[row, code]),
+                        share=max(0.0, float(spoken[row, code])) / same_way if same_way else 0.0,
+                        code=codes[code],
                     )
-                    for place in np.argsort(-spoken[row], kind="stable")[: self.k_]
-                ]
-            )
+                )
+            found.append(reasons)
         return found
 
     # --- proof ----------------------------------------------------------------------------------
