@@ -631,6 +631,14 @@ class Shapley:
         spread: Tensor = parts.std(0) / len(parts) ** 0.5
         return spread
 
+    def asked(self, model: nn.Module, x: Tensor) -> tuple[Coalitions, tuple[int, ...], Tensor]:
+        """What is scored of rows like x: coalitions, the attribute of each column, the reference.
+
+        A column of attribute -1 is always the example's own. Contributions are the mean over the
+        reference of the scores of all coalitions, times their weights.
+        """
+        return self._coalitions(model, x), self._attributes(x), self._references(x)
+
     def _coalitions(self, model: nn.Module, x: Tensor) -> Coalitions:
         attributes = max(self._attributes(x)) + 1
         if self.orders is not None:

@@ -187,6 +187,11 @@ def test_attention_bends_as_torch_s_own_at_every_order(shape: tuple[int, ...]) -
         )
 
 
+def test_values_that_all_examples_share_are_attended_to_as_torch_does() -> None:
+    q, k, v = numbers(2, 3, 4, seed=1), numbers(2, 3, 4, seed=2), numbers(1, 3, 4, seed=3)
+    assert gradgradcheck(second_order._attention, [each.requires_grad_() for each in (q, k, v)])
+
+
 # What nn.MultiheadAttention calls is compared above, called as it does.
 @pytest.mark.parametrize("name", [f for f in second_order.KNOWN if "multi_head" not in str(f)])
 def test_every_stand_in_is_taken_somewhere(name: Callable[..., Any]) -> None:

@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from r2et import audit
 from r2et.auditing import Progress, Table
 from r2et.auditing.exports import FORMULA, cell, escaped
 from r2et.auditing.store import FILE
 from refusals import refusal
+from slopes import audit
 
 FORMULAS = ("=1+1", "+x", "-x", "@sum", "\tx", "\rx", " =1", "'=1", "''=1", "\uff1d1", "=\n1")
 FINE = ("", "x", "a=b", "-5", "+1.5", "-1e5", "'tis", "[1]", "x\n=1")

@@ -1,6 +1,7 @@
 """Numbers as people write them, and columns of very many words, through every reader."""
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from r2et import audit
 from r2et.auditing import CsvTable, load_model, settings_of
 from r2et.auditing.sources import source_for
 from r2et.cli import main
@@ -20,6 +20,7 @@ from r2et.data import from_frame, read_csv
 from r2et.data.writing import Writing, writing_of
 from r2et.sklearn import NetworkClassifier
 from refusals import refusal
+from slopes import audit
 
 CURE = "say which"
 
@@ -151,9 +152,13 @@ READ = (
 )
 
 
-@pytest.mark.parametrize("separator", [",", ";"])
+SLOPES = ("--explain", "slopes", "--attack", "none", "--checked", "0")
+
+
+@pytest.mark.parametrize(("separator", "options"), [(",", ()), (";", ()), (",", SLOPES)])
 def test_the_command_reads_numbers_as_people_write_them(
     separator: str,
+    options: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -168,7 +173,7 @@ def test_the_command_reads_numbers_as_people_write_them(
         'target = "default"\nscale = "standard"\nsubgroups = ["income"]\n'
     )
     words = "r2et audit loans.csv --model writing_models:build --config audit.toml --k 3 --rows 10"
-    monkeypatch.setattr(sys, "argv", [*words.split(), "--attack", "none", "--checked", "0"])
+    monkeypatch.setattr(sys, "argv", [*words.split(), *options])
     with pytest.raises(SystemExit) as ended:
         main()
     told = " ".join(capsys.readouterr().out.split())
@@ -178,9 +183,14 @@ def test_the_command_reads_numbers_as_people_write_them(
         assert line in told
         assert line.split("'")[2] in page
     record = json.loads(Path("runs/audit-loans/audit.json").read_text())
-    units = {each["name"]: each["unit"] for each in record["data"]["features"]}
-    assert (units["rate"], units["debt"]) == ("%", "$")
-    assert units["since"] == "days since 2000-01-01"
+    if options == SLOPES:
+        units = {each["name"]: each["unit"] for each in record["data"]["features"]}
+        assert (units["rate"], units["debt"]) == ("%", "$")
+        assert units["since"] == "days since 2000-01-01"
+    else:
+        _, debt, rate, since = record["data"]["moves"]
+        assert (debt[-2:], rate[-2:]) == (" $", " %")
+        assert re.fullmatch("since: up or down by [0-9]+ days, in whole steps", since)
     assert {each["value"][:5] for each in record["models"][0]["subgroups"]} <= {"up to", "above"}
 
 

@@ -14,9 +14,12 @@ from r2et.metrics.statistics import (
     auc_of,
     auc_within,
     correlation,
+    difference_interval,
     mean_with_interval,
     paired_test,
+    share_interval,
 )
+from refusals import refusal
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -171,3 +174,17 @@ def test_pairs_that_do_not_fit_are_refused(measure: Any, pair: Any) -> None:
 def test_an_unknown_correlation_is_refused() -> None:
     with pytest.raises(ValueError, match="spearman or pearson"):
         correlation([1.0, 2.0], [1.0, 2.0], "cosine")  # type: ignore[arg-type]
+
+
+def test_intervals_of_shares_are_wilson_s_and_newcombe_s() -> None:
+    # Wilson: (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n).
+    z, count, total = 1.959963984540054, 7, 30
+    p = count / total
+    half = z * math.sqrt(p * (1 - p) / total + z**2 / (4 * total**2))
+    centre, scale = p + z**2 / (2 * total), 1 + z**2 / total
+    expected = (centre - half) / scale, (centre + half) / scale
+    assert share_interval(count, total) == pytest.approx(expected)
+    # 56 of 70 against 48 of 80, the example of Newcombe (1998), his method 10.
+    assert difference_interval(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    assert difference_interval(48, 80, 56, 70) == pytest.approx((-0.3339, -0.0524), abs=5e-5)
+    assert "count of 0..total" in refusal(lambda: share_interval(5, 4))

@@ -9,21 +9,20 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from r2et.actionable.tables import Way as Way
 from r2et.core.geometry import unit
-from r2et.data.features import plain, with_unit
+from r2et.data.features import change_in_words, plain
 from r2et.perturbations import UNSAID, L2Ball
 
 SLACK = 1e-9  # squared prices that add up to the squared radius but for this are affordable
 MARGIN = 1e-12  # more than float64 rounds while a length is computed
 NEAR = 1 / 8  # a count so near to a whole number is taken for it
 LEAST_RADIUS = 1e-100  # squares of less vanish, and it buys nothing
-
-Way = Literal["up", "down"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -585,9 +584,9 @@ def what_it_buys(perturbation: ActionableSet) -> list[str]:
             most = math.floor(most * (1 + SLACK))
         way = {"up": "up", "down": "down", None: "up or down"}[number.only]
         if reachable[number.column]:
-            lines.append(f"{number.name}: {way} by {with_unit(most, number.unit)}")
+            lines.append(f"{number.name}: {way} by {change_in_words(most, number.unit)}")
         else:
-            one = with_unit(1, number.unit)
+            one = change_in_words(1, number.unit)
             lines.append(f"{number.name}: out of reach, {one} costs {plain(1 / number.per_eps)}")
     for choice in perturbation.choices:
         first, last = choice.words if choice.only == "up" else choice.words[::-1]

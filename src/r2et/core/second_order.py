@@ -403,7 +403,7 @@ def _attention(
     if not _differentiable(query, key, value):
         return None
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    if not 3 <= query.ndim == key.ndim == value.ndim or query.shape[:-2] != key.shape[:-2]:
+    if query.ndim < 3 or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         return (query * scale @ key.transpose(-2, -1)).softmax(-1) @ value
     return _applied(_Attention, query * scale, key, value)
 

@@ -151,6 +151,15 @@ def with_unit(value: float, unit: str) -> str:
     return f"{number} {SINGULAR.get(unit, unit) if number == '1' else unit}".rstrip()
 
 
+def change_in_words(amount: float, unit: str) -> str:
+    """By how much something changes: of a date that is days, wherever its count begins.
+
+    >>> change_in_words(67, "days since 2000-01-01")
+    '67 days'
+    """
+    return with_unit(amount, unit.partition(" since ")[0])
+
+
 def sum_of_parts(parts: Iterable[tuple[float, str]]) -> str:
     """A mixture of categories, the largest part first, or the one category it is.
 

@@ -70,11 +70,11 @@ def to_frame(dataset: Dataset) -> tuple[pd.DataFrame, Floats]:
     for group in structure.group_names:
         places = [at for at, each in enumerate(structure.features) if each.group == group]
         values, feature = dataset.x[:, places], structure.features[places[0]]
-        if len(places) > 1:
+        if feature.kind == "numeric":  # a second column marks what is missing, which is NaN here
+            columns[group] = values[:, 0].numpy()
+        elif len(places) > 1:
             words = [structure.features[at].name.removeprefix(f"{group}: ") for at in places]
             columns[group] = np.array(words, dtype=object)[values.argmax(1).numpy()]
-        elif feature.kind == "numeric":
-            columns[group] = values[:, 0].numpy()
         else:
             words = list(feature.words or ("0", "1"))
             columns[group] = np.array(words, dtype=object)[values[:, 0].long().numpy()]

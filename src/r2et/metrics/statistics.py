@@ -196,3 +196,38 @@ def _pairs(first: Values, second: Values) -> tuple[NDArray[np.float64], NDArray[
             f"paired values must be two or more on each side, got {len(ours)} and {len(theirs)}."
         )
     return ours, theirs
+
+
+def share_interval(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share, of which `count` of `total` were seen.
+
+    >>> [round(each, 4) for each in share_interval(10, 100)]
+    [0.0552, 0.1744]
+    """
+    from scipy import stats
+
+    if not 0 <= count <= total or total < 1 or not 0 < level < 1:
+        raise ValueError(
+            f"a share takes a count of 0..total, total >= 1, and a level between 0 and 1, got "
+            f"{count} of {total} at level {level}."
+        )
+    found = stats.binomtest(count, total).proportion_ci(level, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def difference_interval(
+    count: int, total: int, other: int, others: int, level: float = 0.95
+) -> tuple[float, float]:
+    """Newcombe's interval of the difference of two shares, count / total - other / others.
+
+    The distances of both shares to the ends of Wilson's intervals, added up as lengths are
+    (Newcombe 1998, method 10).
+    """
+    (low, high), (least, most) = (
+        share_interval(count, total, level),
+        share_interval(other, others, level),
+    )
+    first, second = count / total, other / others
+    below = np.hypot(first - low, most - second)
+    above = np.hypot(high - first, second - least)
+    return float(first - second - below), float(first - second + above)
