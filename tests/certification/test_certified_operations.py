@@ -63,30 +63,44 @@ def logit_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return signed_gradient(model, x.clone().requires_grad_(), y, of="logit").detach()
 
 
+def bounds_of(program: Any, region: Region, y: Tensor) -> tuple[Any, list[tuple[Tensor, ...]]]:
+    """What propagates bounds, and those of logits and, by each relaxation, of gradients."""
+    propagator, logits = propagate(program, region, 256)
+    found: list[tuple[Tensor, ...]] = [tuple(propagator.symbols.range(logits.form))]
+    signal = nn.functional.one_hot(y, logits.form.centre.shape[1]).double()
+    for relaxation in ("tangent", "secant", "flat"):
+        form, symbols = propagator.back(AffineForm.constant(signal), logits, relaxation)
+        found.append(tuple(end.flatten(1) for end in symbols.range(form)))
+    return propagator, found
+
+
 @of_each
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_bounds_hold_within_the_region_and_are_exact_at_its_centre(name: str, norm: Any) -> None:
     model, shape = subject(name)
     x, radius = numbers(5, *shape, seed=0), torch.tensor([0, 0.01, 0.1, 0.5, 2.0]).double()
     y, program = labels(model, x), record(model, x).program
-    propagator, logits = propagate(program, Region(x=x, radius=radius, norm=norm), 256)
+    propagator, ends = bounds_of(program, Region(x=x, radius=radius, norm=norm), y)
     moves = numbers(60, *x.shape, seed=1)
     size = moves.flatten(2).norm(dim=-1) if norm == "l2" else moves.flatten(2).abs().amax(-1)
     length = (radius / size).view(60, len(x), *(1,) * len(shape))
     places = (x + moves * length).flatten(0, 1)
-    signal = nn.functional.one_hot(y, logits.form.centre.shape[1]).double()
     gradients = logit_gradient(model, places, y.repeat(60)).unflatten(0, (60, len(x)))
     with torch.no_grad():
         answers = model(places).unflatten(0, (60, len(x)))
-    bounded = [(answers, *propagator.symbols.range(logits.form))]
-    for relaxation in ("tangent", "secant", "flat"):
-        form, symbols = propagator.back(AffineForm.constant(signal), logits, relaxation)
-        bounded.append((gradients, *(end.flatten(1) for end in symbols.range(form))))
+    bounded = [
+        (found, *each)
+        for found, each in zip((answers, gradients, gradients, gradients), ends, strict=True)
+    ]
     for found, low, high in bounded:
         assert ((found >= low) & (found <= high)).all()
     kinked = any(node.activation.kinks for node in propagator.activation_nodes)
     for _, low, high in bounded[:1] if kinked else bounded:
         assert (high[0] - low[0]).max() <= 1e-9 * (1 + high[0].abs().max())
+    alone = Region(x=x[3:4], radius=radius[3:4], norm=norm)
+    for mine, together in zip(bounds_of(program, alone, y[3:4])[1], ends, strict=True):
+        for one, other in zip(mine, together, strict=True):
+            torch.testing.assert_close(one[0], other[3], rtol=1e-9, atol=1e-9)
 
 
 @of_each
@@ -94,10 +108,11 @@ def test_an_example_is_certified_alone_as_in_company(name: str) -> None:
     model, shape = subject(name)
     x = numbers(4 if name in NETWORKS and len(shape) == 1 else 2, *shape, seed=0)
     before = x.clone()
-    together = certify(model, x, k=K, epsilons=(0.1,))
+    # Radii are sought for each row by itself, so that two steps show whether another one matters.
+    together = certify(model, x, k=K, epsilons=(0.1,), steps=2)
     assert torch.equal(x, before)
     for row in range(1, len(x), 2):
-        alone = certify(model, x[row : row + 1], k=K, epsilons=(0.1,))
+        alone = certify(model, x[row : row + 1], k=K, epsilons=(0.1,), steps=2)
         torch.testing.assert_close(alone.radius[0], together.radius[row], rtol=0.01, atol=0)
         assert alone.weakest[0].tolist() == together.weakest[row].tolist()
         assert alone.top[0].tolist() == together.top[row].tolist()

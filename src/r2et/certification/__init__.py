@@ -1,6 +1,14 @@
 """Certificates: how far an input can move before its top-k features could possibly change."""
 
 from r2et.certification.certificate import Certificate, certify
+from r2et.certification.contributions import ContributionCertificate, certify_contributions
 from r2et.certification.replay import RecordedModel, record
 
-__all__ = ["Certificate", "RecordedModel", "certify", "record"]
+__all__ = [
+    "Certificate",
+    "ContributionCertificate",
+    "RecordedModel",
+    "certify",
+    "certify_contributions",
+    "record",
+]

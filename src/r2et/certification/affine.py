@@ -341,7 +341,8 @@ def product(symbols: Symbols, one: AffineForm, other: AffineForm) -> AffineForm:
 class Region:
     """All inputs within a distance of each x: x + radius * scale * u, u in the unit ball or cube.
 
-    `radius` is (B,), `scale` like one example: a feature of scale 0 cannot change.
+    `radius` is (B,), `scale` like one example, or like x if each has its own: a feature of scale 0
+    cannot change.
     """
 
     x: Tensor
@@ -355,7 +356,7 @@ class Region:
     def reach(self) -> Tensor:
         """How far each number can move: like x."""
         one = torch.ones_like(self.x[0]) if self.scale is None else self.scale.to(self.x)
-        return self.radius.to(self.x).view(-1, *(1,) * one.ndim) * one
+        return self.radius.to(self.x).view(-1, *(1,) * (self.x.ndim - 1)) * one
 
     @cached_property
     def free(self) -> Tensor:
@@ -363,7 +364,7 @@ class Region:
         one = self.x[0].numel()
         if self.scale is None:
             return torch.arange(one, device=self.x.device)
-        return self.scale.flatten().nonzero().squeeze(-1)
+        return (self.scale != 0).view(-1, one).any(0).nonzero().squeeze(-1)
 
     def symbols(self, most: int) -> Symbols:
         """The symbols of an analysis that begins here."""

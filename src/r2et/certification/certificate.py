@@ -72,9 +72,9 @@ def certify(
     `rows_at_once` examples.
     """
     if isinstance(model, RecordedModel):
-        _check_call(model.given, x.to(model.dtype), y)
+        check_call(model.given, x.to(model.dtype), y)
     else:
-        _check_call(model, x, y)
+        check_call(model, x, y)
     check_k(k, x[0].numel())
     epsilons = _checked_epsilons(perturbation, epsilons, x)
     recorded = model if isinstance(model, RecordedModel) else record(model, x)
@@ -105,7 +105,7 @@ def _joined(parts: Sequence[Certificate]) -> Certificate:
     return replace(parts[0], **tensors)
 
 
-def _check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
+def check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
     """Refuse inputs and labels that are none, and a model that fails on them."""
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or not len(x):
         got = f"{type(model).__name__} and {tuple(getattr(x, 'shape', ())) or type(x).__name__}"
