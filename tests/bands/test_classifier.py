@@ -20,9 +20,11 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from r2et import StableBinner, StableClassifier
 from r2et.bands import classifier
+from r2et.bands.boosting import boosted
 from r2et.bands.classifier import LostAccuracy
 from r2et.bands.contributions import contributions
-from r2et.bands.steps import Rows, StepScore, boosted, teacher_of
+from r2et.bands.scores import StepScore
+from r2et.bands.steps import Rows, teacher_of
 from r2et.bands.verdicts import cell_verdicts
 from refusals import refusal
 
@@ -131,9 +133,9 @@ def test_many_numbers_need_no_enumeration() -> None:
     slopes = draw.normal(size=14) / 30
     y = (X @ slopes - (X @ slopes).mean() + draw.logistic(size=2600) > 0).astype(int)
     model = StableClassifier(4.0, interactions=False).fit(X, y)
-    found = model.certify(X[:40])
+    found = model.certify(X[:40], dict.fromkeys(X, 6.0))
     assert {each.verdict for each in found} <= {"certified", "broken"}
-    assert max(each.cells for each in found) > 4096
+    assert max(each.moves for each in found) > 4096
     for row, each in enumerate(found):
         start = X.iloc[[row]]
         if each.breaking is not None:
@@ -142,7 +144,7 @@ def test_many_numbers_need_no_enumeration() -> None:
             assert told == set(each.breaking.reasons) != set(each.reasons)
             assert model.predict(typed)[0] == each.decision
             continue
-        moved = pd.concat([start] * 200, ignore_index=True) + draw.integers(-4, 5, (200, 14))
+        moved = pd.concat([start] * 200, ignore_index=True) + draw.integers(-6, 7, (200, 14))
         stays = model.predict(moved) == each.decision
         for reasons in np.array(model.reasons(moved), dtype=object)[stays]:
             assert {reason.attribute for reason in reasons} == set(each.reasons)
@@ -151,14 +153,16 @@ def test_many_numbers_need_no_enumeration() -> None:
 def test_what_speaks_together_is_not_taken_for_a_sum(together: StableClassifier) -> None:
     """A move of a number that was not to move is enumerated, or nothing is said of it."""
     X, width = rows(20), {"age": 3.0, "debts": 1.0}
-    slow = cell_verdicts(together.binner_, together._model(), X, width=width)
-    few = cell_verdicts(together.binner_, together._model(), X, width=width, most_cells=1)
+    slow = cell_verdicts(together.binner_, together.cell_model(), X, width=width)
+    few = cell_verdicts(together.binner_, together.cell_model(), X, width=width, most_cells=1)
     assert {each.verdict for each in slow} == {"certified", "broken"}
     for enumerated, each in zip(slow, few, strict=True):
         assert each.verdict in ("undetermined", enumerated.verdict)
     assert "undetermined" in {each.verdict for each in few}
-    apart = cell_verdicts(together.binner_, together._model(), X, width={"age": 3.0}, most_cells=1)
-    every = cell_verdicts(together.binner_, together._model(), X, width={"age": 3.0})
+    apart = cell_verdicts(
+        together.binner_, together.cell_model(), X, width={"age": 3.0}, most_cells=1
+    )
+    every = cell_verdicts(together.binner_, together.cell_model(), X, width={"age": 3.0})
     told = [(each.verdict, each.core, each.kept, each.breaking) for each in apart]
     assert told == [(each.verdict, each.core, each.kept, each.breaking) for each in every]
 
@@ -460,11 +464,48 @@ def test_a_teacher_is_the_sum_of_its_parts() -> None:
     X, y = people()
     model = StableClassifier(WIDTH)
     model.binner_ = StableBinner(WIDTH)
-    table, labels = model.binner_.begin(X, y)
-    rows: Rows = model._rows(table, labels)
+    rows: Rows = model._rows(*model.binner_.begin(X, y))
     teacher = teacher_of(rows)
     whole = teacher(rows)
     parts = teacher.score(rows.cells)
     for place, curve in teacher.curves.items():
         parts = parts + np.interp(rows.values[place], curve.values, curve.score[:, 0])
     np.testing.assert_allclose(parts, whole, atol=1e-9)
+
+
+def test_a_teacher_grown_twice_is_the_mean_of_two() -> None:
+    X, y = people()
+    model = StableClassifier(WIDTH)
+    model.binner_ = StableBinner(WIDTH)
+    rows: Rows = model._rows(*model.binner_.begin(X, y))
+    one, other, both = (
+        teacher_of(rows, seed=seed, times=n) for seed, n in ((0, 1), (1, 1), (0, 2))
+    )
+    np.testing.assert_allclose(both(rows), (one(rows) + other(rows)) / 2, atol=1e-9)
+    assert both.score.rest is not None
+    assert both.score.rest.leaves is not None
+    for place in rows.values:
+        mean = (one.curves[place].score + other.curves[place].score) / 2
+        np.testing.assert_allclose(both.curves[place].score, mean, atol=1e-9)
+
+
+def test_many_numbers_share_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wished of two numbers that can move, if only one had the whole weight."""
+    X, y = people(600)
+    model = StableClassifier(WIDTH, weight=0.2)
+    model.k_, model.binner_ = 3, StableBinner(WIDTH)
+    rows: Rows = model._rows(*model.binner_.begin(X, y))
+    wishes: list[Any] = []
+    monkeypatch.setattr(classifier, "steps_of", lambda _, wish, **more: wishes.append((wish, more)))
+    teacher = teacher_of(rows)
+    for few in (3, 1):
+        monkeypatch.setattr(classifier, "FEW_MOVING", few)
+        model._found(teacher, 0.2)
+        model._found(teacher, 0.0)
+    (full, usual), (none, cheap), (half, shared), _ = wishes
+    assert (full.broken, none.broken, half.broken) == (0.2, 0.0, 0.1)
+    assert half.edge == full.edge / 2
+    assert none.edge == pytest.approx(full.edge / 100)
+    assert shared["start"] == usual["start"] / 2
+    assert shared["trust"] == usual["trust"] * 2
+    assert cheap["start"] == pytest.approx(usual["start"] / 100)

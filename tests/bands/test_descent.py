@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from r2et.bands.contributions import Side
 from r2et.bands.descent import Movable, People, Steps, Wish, descend, standing
+from r2et.core.reasons import Side
 from r2et.metrics.individuality import overlap
 
 CUTS = np.array([1.5, 2.5, 3.5, 4.5, 5.5, 6.5])
@@ -39,6 +39,7 @@ def problem(seed: int, rows: int = 60, still: int = 3) -> tuple[People, list[Mov
     people = People(
         base=draw.normal(size=rows),
         y=draw.integers(0, 2, rows).astype(float),
+        weights=np.ones(rows),
         judged=judged,
         contributions=draw.normal(size=(2, 40, still)),
     )

@@ -12,7 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from r2et import StableBinner
-from r2et.bands.verdicts import BandVerdict, band_verdicts
+from r2et.bands.pipelines import band_verdicts
+from r2et.core.reasons import ReasonVerdict
 from refusals import refusal
 
 WIDTH = {"age": 2.0, "hours": 3.0}
@@ -188,7 +189,7 @@ def test_a_probability_at_the_threshold_is_enough() -> None:
 
 
 def replayed(
-    pipe: Pipeline, X: pd.DataFrame, reference: pd.DataFrame, found: list[BandVerdict]
+    pipe: Pipeline, X: pd.DataFrame, reference: pd.DataFrame, found: list[ReasonVerdict]
 ) -> int:
     """How many printed counter-examples give the printed reasons when typed back."""
     count = 0
@@ -244,9 +245,9 @@ def test_numbers_that_are_not_whole_move_continuously() -> None:
     pipe.fit(X, y)
     rows = X.iloc[:3].assign(age=[29.0, 30.0, 31.5])
     found = band_verdicts(pipe, rows, reference=X.iloc[:5], k=K, width={"age": 1.0})
-    assert [each.cells for each in found] == [2, 2, 1]
+    assert [each.moves for each in found] == [2, 2, 1]
     found = band_verdicts(pipe, rows, reference=X.iloc[:5], k=K, width={"age": 0.999})
-    assert [each.cells for each in found] == [1, 2, 1]
+    assert [each.moves for each in found] == [1, 2, 1]
 
 
 def test_a_move_that_leads_onto_an_edge_by_the_same_arithmetic_is_one() -> None:
@@ -259,7 +260,7 @@ def test_a_move_that_leads_onto_an_edge_by_the_same_arithmetic_is_one() -> None:
     pipe = make_pipeline(binner, MODELS["scorecard"]).fit(X, y)
     rows = X.iloc[:1].assign(age=[29.7])
     (found,) = band_verdicts(pipe, rows, reference=X.iloc[:5], k=K, width={"age": 0.3})
-    assert found.cells == 2
+    assert found.moves == 2
 
 
 class Votes(LogisticRegression):
@@ -297,7 +298,7 @@ def test_missing_and_special_values_stay_and_nothing_moves_there() -> None:
     def cells(width: float) -> list[int]:
         moves = {"age": 99.0, "hours": width}
         found = band_verdicts(pipe, rows, reference=X.iloc[100:110], k=K, width=moves)
-        return [each.cells for each in found]
+        return [each.moves for each in found]
 
     assert cells(1.0) == [1, 1]  # 61 hours would mean something else
     assert cells(2.0) == [1, 2]
@@ -311,7 +312,7 @@ def test_too_many_cells_are_not_pretended_to_be_known() -> None:
     assert {each.verdict for each in found} >= {"undetermined"}
     for each, whole in zip(found, known, strict=True):
         assert each.reasons == whole.reasons
-        assert each.cells == whole.cells
+        assert each.moves == whole.moves
         if each.verdict == "undetermined":
             assert each.core is None
             assert each.kept is None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from r2et.bands.attribute import Codes, Floats
+from r2et.core.arrays import Codes, Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from r2et.core.arrays import Codes, Floats
 from r2et.data.features import MISSING, plain, with_unit
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,22 +18,26 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
-from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot, ones_at
-from r2et.bands.edges import Curve, stable_edges, thinned
+from r2et.actionable.tables import usual_width
+from r2et.bands.attribute import Bands, NumberBands, WordBands, one_hot, ones_at
+from r2et.bands.boosting import given
+from r2et.bands.edges import Curve, counted, stable_edges, thinned
 from r2et.bands.table import Table, Values, held_rows, rows_of, sorted_rows, word_bands
 from r2et.bands.teacher import Teacher, mean_auc, scorecard
+from r2et.core.arrays import Codes, Floats
 from r2et.core.naming import nearest
 from r2et.data.encoder import holds_words, numbers_of, words_of
 from r2et.metrics.individuality import overlap
 
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 USUAL_PENALTY = 0.01  # where there are too few rows to choose on
-DEFAULT_WIDTH = 0.05  # standard deviations that a number may move, unless widths are given
-LEAST_SPREAD = (
-    4.0  # standard deviation of whole numbers that may move by 1, unless widths are given
-)
 LEAST_SHARE, LEAST_ROWS = 0.005, 20  # of people in a band
 COMPARED = 2000  # people whose reasons are compared
 WIDE = 100  # columns, from which on most of them are not worth storing
@@ -105,24 +109,28 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- fitting --------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Bands of all columns of X, by what they do for the classes y."""
-        return self.learn(*self.begin(X, y))
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Bands of all columns of X, by what they do for the classes y.
 
-    def learn(self, table: Table, codes: Codes) -> Self:
+        A row counts as often as its `sample_weight` says, once unless given.
+        """
+        return self.learn(*self.begin(X, y, sample_weight))
+
+    def learn(self, table: Table, codes: Codes, weights: Floats) -> Self:
         """Bands of rows that `begin` gave, by what they do for their classes."""
         self.search_: list[Trial] = []
         self.penalty_ = USUAL_PENALTY if self.penalty is None else float(self.penalty)
         if self.penalty is None and (held := held_rows(codes, self.random_state)) is not None:
-            self.search_ = self._tried(table, codes, held)
+            self.search_ = self._tried(table, codes, weights, held)
             self.penalty_ = next(each.penalty for each in self.search_ if each.chosen)
-        curves = self._taught(table, codes)[1]
-        return self.take(table, self._bands(table, curves, self.penalty_), curves)
+        curves = self._taught(table, codes, weights)[1]
+        return self.take(table, self._bands(table, curves, self.penalty_), curves, weights)
 
-    def begin(self, X: Any, y: Any) -> tuple[Table, Codes]:
-        """Rows to make bands of, in an order of their own, and their classes' numbers.
+    def begin(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Table, Codes, Floats]:
+        """Rows to make bands of, in an order of their own, their classes' numbers and weights.
 
-        Sets what holds of all bands: classes, and how far each number may move.
+        Sets what holds of all bands: classes, and how far each number may move. A row of weight 0
+        is none.
         """
         if y is None:
             raise ValueError(
@@ -136,29 +144,43 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"y must hold a class for each of {len(table.columns[0])} rows, got {len(labels)}."
             )
+        weights = weights_of(sample_weight, len(labels))
+        if (weights == 0).any():
+            table, labels = rows_of(table, weights > 0), labels[weights > 0]
+            weights = weights[weights > 0]
         self.classes_, codes = np.unique(labels, return_inverse=True)
         self._check(table)
-        table, codes = sorted_rows(table, codes)
+        table, codes, weights = sorted_rows(table, codes, weights)
         self.widths_ = {
-            name: self._widths(name, own)
+            name: self._widths(name, own, weights)
             for name, own in zip(*table, strict=True)
             if own.dtype != object
         }
-        return table, codes
+        return table, codes, weights
 
-    def take(self, table: Table, bands: list[Bands], curves: Mapping[str, Curve]) -> Self:
+    def take(
+        self, table: Table, bands: list[Bands], curves: Mapping[str, Curve], weights: Floats
+    ) -> Self:
         """This binner with these bands, of the rows that they were found on."""
-        self.curves_, self.attributes_ = dict(curves), bands
+        counted = zip(bands, table.columns, strict=True)
+        codes = {each.name: (each.codes(own), each.count) for each, own in counted}
+        shares = {
+            name: np.bincount(own, weights, count) / weights.sum()
+            for name, (own, count) in codes.items()
+        }
+        return self.hold(bands, curves, shares)
+
+    def hold(
+        self, bands: list[Bands], curves: Mapping[str, Curve], shares: Mapping[str, Floats]
+    ) -> Self:
+        """This binner with these bands and the shares of people in each."""
+        self.curves_, self.attributes_, self.shares_ = dict(curves), bands, dict(shares)
         self.edges_ = {
             each.name: list(each.edges)
             for each in self.attributes_
             if isinstance(each, NumberBands)
         }
         self.bands_ = {each.name: each.words for each in self.attributes_}
-        counted = zip(self._codes(table), self.attributes_, strict=True)
-        self.shares_ = {
-            each.name: np.bincount(own, minlength=each.count) / len(own) for own, each in counted
-        }
         return self
 
     def _table(self, X: Any, *, reset: bool) -> Table:
@@ -188,9 +210,9 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _check(self, table: Table) -> None:
         """Refuse settings that name no column, and values that nothing is made of."""
         numbers = [name for name, own in zip(*table, strict=True) if own.dtype != object]
-        given = {"width": self.width, "edges": self.edges, "special": self.special,
-                 "monotone": self.monotone}  # fmt: skip
-        for setting, value in given.items():
+        naming = {"width": self.width, "edges": self.edges, "special": self.special,
+                  "monotone": self.monotone}  # fmt: skip
+        for setting, value in naming.items():
             for name in value if isinstance(value, Mapping) else ():
                 if name not in numbers:
                     raise ValueError(
@@ -205,32 +227,36 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.penalty is not None and not 0 <= self.penalty < math.inf:
             raise ValueError(f"penalty must be a number >= 0, got {self.penalty!r}.")
 
-    def _widths(self, name: str, numbers: Floats) -> tuple[float, ...]:
+    def _widths(self, name: str, numbers: Floats, weights: Floats) -> tuple[float, ...]:
         """How far a column may move, in its units."""
-        given = self.width.get(name) if isinstance(self.width, Mapping) else self.width
-        if given is None:
-            return (usual_width(self.plain(name, numbers)),)
-        widths = _finite("width", name, given)
+        stated = self.width.get(name) if isinstance(self.width, Mapping) else self.width
+        if stated is None:
+            known = self.known(name, numbers)
+            return (usual_width(numbers[known], weights[known]),)
+        widths = _finite("width", name, stated)
         if not widths or min(widths) < 0:
-            raise ValueError(f"the width of {name!r} must be numbers >= 0, got {given!r}.")
+            raise ValueError(f"the width of {name!r} must be numbers >= 0, got {stated!r}.")
         return widths
 
-    def plain(self, name: str, numbers: Floats) -> Floats:
-        """The values that are neither missing nor special."""
+    def known(self, name: str, numbers: Floats) -> NDArray[np.bool_]:
+        """Which values are neither missing nor special."""
         special = np.array(_finite("special", name, (self.special or {}).get(name, ())))
-        found: Floats = numbers[~np.isnan(numbers) & ~np.isin(numbers, special)]
+        found: NDArray[np.bool_] = ~np.isnan(numbers) & ~np.isin(numbers, special)
         return found
 
     # --- what numbers do ------------------------------------------------------------------------
 
-    def _taught(self, table: Table, y: Codes) -> tuple[Teacher | None, dict[str, Curve]]:
+    def _taught(
+        self, table: Table, y: Codes, weights: Floats
+    ) -> tuple[Teacher | None, dict[str, Curve]]:
         """A teacher of these rows, None if there is but one class, and the curve of each number."""
-        teacher = Teacher.of(table, y, self.teacher, self.random_state) if y.any() else None
+        seed = self.random_state
+        teacher = Teacher.of(table, y, self.teacher, seed, weights) if y.any() else None
         curves = {}
         for place, (name, own) in enumerate(zip(*table, strict=True)):
             if own.dtype != object:
-                different, rows = np.unique(self.plain(name, own), return_counts=True)
-                values, people = thinned(different, rows.astype(np.float64))
+                known = self.known(name, own)
+                values, people = thinned(*counted(own[known], weights[known]))
                 score = np.zeros((len(values), 1))
                 if teacher is not None and len(values):
                     score = teacher.curve(place, values)
@@ -260,7 +286,7 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def bare(self, name: str, numbers: Floats) -> NumberBands:
         """The bands of a number with no edges but those given."""
-        known = self.plain(name, numbers)
+        known = numbers[self.known(name, numbers)]
         return NumberBands(
             name=name,
             edges=tuple(sorted(set(_finite("edges", name, (self.edges or {}).get(name, ()))))),
@@ -272,26 +298,28 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             unit=(self.units or {}).get(name, ""),
         )
 
-    def _tried(self, table: Table, y: Codes, held: NDArray[np.bool_]) -> list[Trial]:
+    def _tried(
+        self, table: Table, y: Codes, weights: Floats, held: NDArray[np.bool_]
+    ) -> list[Trial]:
         """What each penalty does on held rows, and which of them is chosen."""
         learnt, seen = rows_of(table, ~held), y[~held]
-        teacher, curves = self._taught(learnt, seen)
+        teacher, curves = self._taught(learnt, seen, weights[~held])
         assert teacher is not None
-        judged, truth = rows_of(table, held), y[held]
+        judged, truth, counting = rows_of(table, held), y[held], given(weights[held])
         few = np.linspace(0, len(truth) - 1, min(len(truth), COMPARED)).astype(int)
         some = rows_of(judged, few)  # who are compared with one another
         scores = teacher.score(judged)
-        auc = mean_auc(scores, truth)
+        auc = mean_auc(scores, truth, counting)
         shared = self._overlap(teacher.contributions(some), scores[few])
         trials = []
         for penalty in PENALTIES:
             bands = self._bands(table, curves, penalty)
-            card = scorecard(bands, learnt, seen)
+            card = scorecard(bands, learnt, seen, weights[~held])
             found = card.score(judged)
             trials.append(
                 Trial(
                     penalty=penalty,
-                    auc=mean_auc(found, truth),
+                    auc=mean_auc(found, truth, counting),
                     overlap=self._overlap(card.contributions(some), found[few]),
                     edges=sum(len(each.edges) for each in bands if isinstance(each, NumberBands)),
                 )
@@ -468,15 +496,12 @@ class StableBinner(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return ax
 
 
-def usual_width(numbers: Floats) -> float:
-    """How far numbers move unless it is said: .05 standard deviations, whole ones by whole ones.
-
-    One more or less is no small step where whole numbers differ by few: these do not move.
-    """
-    spread = float(numbers.std()) if len(numbers) else 0.0
-    if not (numbers == np.round(numbers)).all():
-        return DEFAULT_WIDTH * spread
-    return max(float(round(DEFAULT_WIDTH * spread)), float(spread >= LEAST_SPREAD))
+def weights_of(sample_weight: Any, rows: int) -> Floats:
+    """How often each of some rows counts, once unless it is said: (N,)."""
+    found: Floats = _check_sample_weight(
+        sample_weight, np.empty((rows, 0)), dtype=np.float64, ensure_non_negative=True
+    )
+    return found
 
 
 def _stability_index(then: Floats, now: NDArray[np.intp]) -> float:

@@ -10,26 +10,62 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted
 
-from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands, one_hot, ones_at
+from r2et.bands.attribute import Bands, NumberBands
 from r2et.bands.binner import StableBinner
-from r2et.bands.contributions import Side, shapley_margins, shown_as
+from r2et.bands.boosting import given
 from r2et.bands.descent import Wish
-from r2et.bands.edges import Curve, cuts
+from r2et.bands.edges import Curve, counted, cuts
+from r2et.bands.guard import (
+    GAIN,
+    LADDER,
+    LEAST_SHARE,
+    Attempt,
+    LostAccuracy,
+    TeacherName,
+    explained,
+    least_auc,
+    more_individual,
+    with_kept,
+)
+from r2et.bands.saved import (
+    FORMAT,
+    Parameters,
+    Saved,
+    as_data,
+    frame_of,
+    read_saved,
+    restored_classes,
+    restored_curve,
+    restored_reference,
+    restored_score,
+    saved_classes,
+    saved_column,
+    saved_curve,
+    saved_score,
+    text_of,
+)
+from r2et.bands.scores import CardScores, StepScore, TreeScores
+from r2et.bands.several import (
+    Told,
+    card_of,
+    penalty_at,
+    trees_of,
+    tried,
+)
 from r2et.bands.steps import (
     START,
     TRUST,
     Found,
     Rows,
-    StepScore,
     Teacher,
     free_trees,
     linear_teacher_of,
@@ -38,56 +74,33 @@ from r2et.bands.steps import (
     teacher_of,
     with_trees,
 )
-from r2et.bands.table import Table, held_parts, rows_of, word_bands
+from r2et.bands.table import Table, held_parts, rows_of, spread_rows, word_bands
 from r2et.bands.teacher import mean_auc
-from r2et.bands.verdicts import BandVerdict, CellModel, cell_verdicts, decided_by
+from r2et.bands.telling import told_reasons, usual_in_words, value_in_words
+from r2et.bands.verdicts import CellModel, cell_verdicts
+from r2et.core.arrays import Codes, Floats
+from r2et.core.files import write_text
+from r2et.core.limits import content_of, json_of
 from r2et.core.naming import nearest
-from r2et.core.reasons import Reason
-from r2et.data.features import with_unit
+from r2et.core.reasons import Reason, ReasonVerdict, Side, decided_by
 from r2et.explainers import draw_reference
 from r2et.metrics.individuality import kappa, overlap
 
+if TYPE_CHECKING:
+    from r2et import ReasonAudit
+
 STILL_BANDS = 32
 """Bands of a number that no move changes: nothing is lost by having many."""
-LADDER = (1.0, 0.3, 0.1, 0.0)
-"""Shares of the weight of stability that are tried, one after another, until accuracy is kept."""
-TREES_AHEAD = 0.005
-"""Of AUC, by which trees with all interactions may be ahead."""
-ABOUT = 0.001
-"""Of AUC, by which attempts differ no more than by chance."""
-LEAST_SHARE = 0.01
-"""Of the usual price of an edge, which is left where stability has no weight."""
+TIMES = 2
+"""That the trees of the last teacher are grown; those that only judge a weight are grown once."""
+FEW_MOVING = 3
+"""Numbers that can move, of which each has the whole weight: of more they share it."""
 MOST_TOGETHER = 8
 """Numbers that can move, of which all interactions are still looked at: cells multiply."""
-GAIN = 0.002
-"""Of AUC on the held part, for which interactions of all attributes are worth having."""
-
-TeacherName = Literal["trees", "lines"]
 
 
-class LostAccuracy(UserWarning):
-    """Reasons could not be made as stable as was asked without losing accuracy."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """What was tried on the held part, and what came of it.
-
-    `auc` is that of the score, `trees_auc` and `lines_auc` those of boosted trees with all
-    interactions and of logistic regression, of which nothing else is asked; `broken` the shares of
-    people whose reasons break within each width, `overlap` what two people of one predicted class
-    share of their reasons.
-    """
-
-    teacher: TeacherName
-    weight: float
-    interactions: bool
-    auc: float
-    trees_auc: float
-    lines_auc: float
-    broken: tuple[float, ...] | None
-    overlap: float | None
-    kept: bool
+Parts = Sequence[tuple[Rows, Rows]]
+"""Rows to learn from and rows to judge by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,20 +202,14 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- fitting --------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """This classifier, fitted to the rows of X and their classes y."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """This classifier, fitted to the rows of X and their classes y.
+
+        A row counts as often as its `sample_weight` says, once unless given.
+        """
         self._check()
-        self.binner_ = StableBinner(
-            self.width,
-            edges=self.edges,
-            special=self.special,
-            monotone=self.monotone,
-            units=self.units,
-            k=self.k,
-            encode="ordinal",
-            random_state=self.random_state,
-        )
-        table, labels = self.binner_.begin(X, y)
+        self.binner_ = self._binner()
+        table, labels, weights = self.binner_.begin(X, y, sample_weight)
         self.n_features_in_, self.classes_ = len(table.names), self.binner_.classes_
         if hasattr(self.binner_, "feature_names_in_"):
             self.feature_names_in_ = self.binner_.feature_names_in_
@@ -213,15 +220,37 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name in self.codes or {}:
             if name not in table.names:
                 raise ValueError(f"codes name {name!r}, no attribute: {nearest(name, table.names)}")
-        told = {(self.codes or {}).get(name, name) for name in table.names}
-        self.k_ = max(1, min(self.k, len(told) - 1))
+        self.k_ = self._told(table.names)
         self.search_: list[Attempt] = []
+        rows = self._rows(table, labels, weights)
+        parts = [
+            (rows.some(~held), rows.some(held)) for held in held_parts(labels, self.random_state)
+        ]
         if len(self.classes_) == 2:
-            self._fit_two(table, labels)
+            self._fit_two(table, rows, parts)
         else:
-            self._fit_several(table, labels)
-        usual = self._reference(table, labels)
-        self.reference_ = pd.DataFrame(dict(zip(*usual, strict=True)))
+            self._fit_several(table, rows, parts)
+        return self._refer_to(self._reference(table, labels, weights))
+
+    def _binner(self) -> StableBinner:
+        return StableBinner(
+            self.width,
+            edges=self.edges,
+            special=self.special,
+            monotone=self.monotone,
+            units=self.units,
+            k=self.k,
+            encode="ordinal",
+            random_state=self.random_state,
+        )
+
+    def _told(self, names: Sequence[str]) -> int:
+        """How many reasons are told: no more than leave one that is not."""
+        told = {(self.codes or {}).get(name, name) for name in names}
+        return int(max(1, min(self.k, len(told) - 1)))
+
+    def _refer_to(self, usual: Table) -> Self:
+        self.reference_ = frame_of(usual)
         self._usual, self._told_against = usual.columns, self.binner_.cells(usual)
         return self
 
@@ -239,28 +268,29 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
 
-    def _fit_two(self, table: Table, labels: Codes) -> None:
-        rows = self._rows(table, labels)
+    def _fit_two(self, table: Table, rows: Rows, parts: Parts) -> None:
         weight, trees = self.weight, False
         teacher: TeacherName = "lines"  # where rows are too few to choose on
-        parts = [
-            (rows.some(~held), rows.some(held)) for held in held_parts(labels, self.random_state)
-        ]
         if parts:
-            self.search_ = self._tried(parts)
-            kept = next(each for each in self.search_ if each.kept)
+            kept = self._kept(self._tried(parts))
             weight, teacher, trees = kept.weight, kept.teacher, kept.interactions
-            if weight < self.weight or kept.auc < _asked(kept, self.auc_loss):
-                warnings.warn(_said(self.search_, self.auc_loss), LostAccuracy, 3)
-        taught = self._teacher(rows, teacher)
+        taught = self._teacher(rows, teacher, TIMES)
         found = self._found(taught, weight)
-        self.score_: StepScore | CardScores = (
+        self.score_: StepScore | CardScores | TreeScores = (
             with_trees(rows, found, self.random_state) if trees else found.score
         )
         curves = {rows.bands[at].name: curve for at, curve in taught.curves.items()}
-        self.binner_.take(table, found.bands, curves)
+        self.binner_.take(table, found.bands, curves, rows.weights)
 
-    def _rows(self, table: Table, labels: Codes) -> Rows:
+    def _kept(self, attempts: list[Attempt]) -> Attempt:
+        """Which attempt is kept, said to users if it is not what they asked for."""
+        self.search_ = attempts
+        kept = next(each for each in attempts if each.kept)
+        if kept.weight < self.weight or kept.auc < least_auc(kept, self.auc_loss):
+            warnings.warn(explained(attempts, self.auc_loss), LostAccuracy, 4)
+        return kept
+
+    def _rows(self, table: Table, labels: Codes, weights: Floats) -> Rows:
         """Rows as a search sees them: what can move as it is, all else in bands."""
         bands: list[Bands] = []
         values, widths, monotone = {}, {}, {}
@@ -269,10 +299,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if own.dtype == object:
                 bands.append(word_bands(name, own))
                 continue
-            bare, known = self.binner_.bare(name, own), self.binner_.plain(name, own)
+            bare, known = self.binner_.bare(name, own), self.binner_.known(name, own)
             own_widths = self.binner_.widths_[name]
             direction = (self.monotone or {}).get(name, 0)
-            different, people = np.unique(known, return_counts=True)
+            different, people = counted(own[known], weights[known])
             if len(different) > 1 and (max(own_widths) > 0 or direction):
                 values[place] = own
                 # As many widths for each number: the last one stands for those that are not said.
@@ -280,7 +310,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 monotone[place] = direction
             elif len(different) > 1:
                 flat = np.zeros((len(different), 1))
-                curve = Curve(values=different, people=people.astype(float), score=flat)
+                curve = Curve(values=different, people=people, score=flat)
                 edges = np.unique([*cuts(curve, STILL_BANDS), *bare.edges])
                 bare = replace(bare, edges=tuple(edges.tolist()))
             bands.append(bare)
@@ -292,21 +322,26 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             widths=widths,
             monotone=monotone,
             y=labels,
+            weights=weights,
         )
 
-    def _teacher(self, rows: Rows, name: TeacherName) -> Teacher:
+    def _teacher(self, rows: Rows, name: TeacherName, times: int = 1) -> Teacher:
+        seed = self.random_state
         if name == "lines":
-            return linear_teacher_of(rows, seed=self.random_state)
-        return teacher_of(rows, interactions=self.interactions, seed=self.random_state)
+            return linear_teacher_of(rows, seed=seed)
+        return teacher_of(rows, interactions=self.interactions, seed=seed, times=times)
 
     def _found(self, teacher: Teacher, weight: float) -> Found:
+        # Of many numbers that can move, some reason breaks for nearly everybody: the same weight
+        # would ask for more accuracy than of few.
+        crowd = min(1.0, FEW_MOVING / max(1, len(teacher.rows.values)))
         # Where accuracy asks for less weight, edges come cheaper and the teacher is followed.
-        share = max(weight / self.weight, LEAST_SHARE) if self.weight else 1.0
+        share = crowd * (max(weight / self.weight, LEAST_SHARE) if self.weight else 1.0)
         wish = Wish(
             k=self.k_,
             side=self.side,
             threshold=_log_odds(self.threshold),
-            broken=weight,
+            broken=crowd * weight,
             edge=share * Wish.edge,
         )
         return steps_of(
@@ -326,7 +361,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             name: float(
                 np.mean(
                     [
-                        mean_auc(each(own), own.y)
+                        mean_auc(each(own), own.y, given(own.weights))
                         for each, (_, own) in zip(teachers, parts, strict=True)
                     ]
                 )
@@ -335,78 +370,93 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         best: TeacherName = max(names, key=lambda name: aucs[name])
         free = [
-            mean_auc(free_trees(learnt, self.random_state).decision_function(shown(own)), own.y)
+            mean_auc(
+                free_trees(learnt, self.random_state).decision_function(shown(own)),
+                own.y,
+                given(own.weights),
+            )
             for learnt, own in parts
         ]
         numbers = parts[0][0]
         # Trees that look at everything keep no direction.
         together = self.interactions and not any(numbers.monotone.values())
         together = together and len(numbers.values) <= MOST_TOGETHER
-        attempts: list[Attempt] = []
-        for share in LADDER:
+
+        def attempt(name: TeacherName, share: float) -> Attempt:
             trials = [
                 self._trial(teacher, judged, share * self.weight, together)
-                for teacher, (_, judged) in zip(taught[best], parts, strict=True)
+                for teacher, (_, judged) in zip(taught[name], parts, strict=True)
             ]
             apart, blended = (float(np.mean([each[at] for each in trials])) for at in (1, 2))
             trees = together and blended >= apart + GAIN
             reached = [found.reached for found, _, _ in trials if found.reached is not None]
-            attempts.append(
-                Attempt(
-                    teacher=best,
-                    weight=share * self.weight,
-                    interactions=trees,
-                    auc=blended if trees else apart,
-                    trees_auc=float(np.mean(free)),
-                    lines_auc=aucs["lines"],
-                    broken=tuple(np.mean([each.broken for each in reached], 0))
-                    if reached
-                    else None,
-                    overlap=float(np.mean([each.overlap for each in reached])) if reached else None,
-                    kept=False,
-                )
+            return Attempt(
+                teacher=name,
+                weight=share * self.weight,
+                interactions=trees,
+                auc=blended if trees else apart,
+                trees_auc=float(np.mean(free)),
+                lines_auc=aucs["lines"],
+                broken=tuple(np.mean([each.broken for each in reached], 0)) if reached else None,
+                overlap=float(np.mean([each.overlap for each in reached])) if reached else None,
+                kept=False,
             )
-            if attempts[-1].auc >= _asked(attempts[-1], self.auc_loss) or not self.weight:
+
+        attempts: list[Attempt] = []
+        for share in LADDER:
+            attempts.append(attempt(best, share))
+            if attempts[-1].auc >= least_auc(attempts[-1], self.auc_loss) or not self.weight:
                 break
-        # The last one reached what is asked; if none does, the first of those about as good.
-        reached_auc = max(each.auc for each in attempts) - ABOUT
-        good = [each.auc >= reached_auc for each in attempts]
-        asked = attempts[-1].auc >= _asked(attempts[-1], self.auc_loss)
-        place = len(attempts) - 1 if asked else good.index(True)
-        return [replace(each, kept=at == place) for at, each in enumerate(attempts)]
+        if best == "lines" and self.weight:
+            attempts = more_individual(attempts, attempt("trees", LADDER[0]), self.auc_loss)
+        return with_kept(attempts, self.auc_loss)
 
     def _trial(
         self, teacher: Teacher, judged: Rows, weight: float, together: bool
     ) -> tuple[Found, float, float]:
         """Steps, and the AUC on judged rows without and with interactions of all attributes."""
         found = self._found(teacher, weight)
-        cells = judged.within(found.bands)
-        apart = blended = mean_auc(found.score(cells), judged.y)
+        cells, weights = judged.within(found.bands), given(judged.weights)
+        apart = blended = mean_auc(found.score(cells), judged.y, weights)
         if together:
             score = with_trees(teacher.rows, found, self.random_state)
-            blended = mean_auc(score(cells), judged.y)
+            blended = mean_auc(score(cells), judged.y, weights)
         return found, apart, blended
 
-    def _fit_several(self, table: Table, labels: Codes) -> None:
-        """Bands by what each number does for all classes, and logistic regression on them."""
+    def _fit_several(self, table: Table, rows: Rows, parts: Parts) -> None:
+        """Bands by what each number does for all classes, and points or trees on them."""
         if any((self.monotone or {}).values()):
             raise ValueError(
                 "monotone is kept for two classes only, got "
                 f"{len(self.classes_)}: leave it out, or fit one class against the rest."
             )
-        self.binner_.learn(table, labels)
-        ones, columns = one_hot(self.binner_.cells(table), self.binner_.attributes_)
-        model = LogisticRegression(max_iter=500).fit(ones_at(ones, columns), labels)
-        self.score_ = CardScores(
-            bands=tuple(self.binner_.attributes_),
-            points=np.asarray(model.coef_, dtype=np.float64),
-            constant=np.asarray(model.intercept_, dtype=np.float64),
-        )
+        weight, trees = self.weight, False
+        teacher: TeacherName = "lines"  # where rows are too few to choose on
+        if parts:
+            attempts = tried(
+                parts,
+                weight=self.weight,
+                auc_loss=self.auc_loss,
+                interactions=self.interactions,
+                seed=self.random_state,
+            )
+            kept = self._kept(attempts)
+            weight, teacher, trees = kept.weight, kept.teacher, kept.interactions
+        told = Told.of(rows, teacher, self.random_state)
+        bands, card = card_of(told, penalty_at(weight / self.weight if self.weight else 1.0))
+        self.score_ = card
+        if trees:
+            self.score_ = trees_of(rows, bands, len(self.classes_), self.random_state)
+        curves = {rows.bands[at].name: curve for at, curve in told.curves.items()}
+        self.binner_.take(table, bands, curves, rows.weights)
 
-    def _reference(self, table: Table, labels: Codes) -> Table:
+    def _reference(self, table: Table, labels: Codes, weights: Floats) -> Table:
         """The rows that contributions are told against: each class has its share of them."""
         if self.reference is not None:
             return Table(table.names, self.binner_.values(self.reference))
+        if given(weights) is not None:
+            rows = min(self.reference_rows, len(labels))
+            return rows_of(table, spread_rows(labels, weights, rows, self.random_state))
         chosen = draw_reference(
             torch.arange(len(labels)),
             torch.from_numpy(labels),
@@ -452,21 +502,24 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- reasons --------------------------------------------------------------------------------
 
-    def _model(self) -> CellModel:
-        """What is said of cells, and what each attribute adds."""
+    def cell_model(self, reference: pd.DataFrame | None = None) -> CellModel:
+        """What is said of cells and what attributes add, against `reference_` or other rows."""
+        check_is_fitted(self)
+        against = self._told_against if reference is None else self.binner_.codes(reference)
         if isinstance(self.score_, StepScore):
-            score, reference = self.score_, self._told_against
+            score = self.score_
 
             def added(cells: Codes) -> Floats:
-                phi = score.contributions(cells, reference)
+                phi = score.contributions(cells, against)
                 return np.stack([-phi, phi], 2)
 
             return CellModel(
-                score=self._scores, contributions=added, steps=score, reference=reference
+                score=self._scores, contributions=added, steps=score, reference=against
             )
+        several = self.score_
         return CellModel(
             score=self._scores,
-            contributions=lambda cells: shapley_margins(self._scores, cells, self._told_against),
+            contributions=lambda cells: several.contributions(cells, against),
         )
 
     def contributions(self, X: Any) -> Floats:
@@ -477,7 +530,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         cells = self._cells(X)
         decided = decided_by(self._scores(cells))
-        phi = self._model().contributions(cells)
+        phi = self.cell_model().contributions(cells)
         found: Floats = np.take_along_axis(phi, decided[:, None, None], 2)[..., 0]
         return found
 
@@ -487,36 +540,25 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         What several attributes with one code add counts together; the value told is that of the
         one among them that counts most.
         """
-        phi = self.contributions(X)
-        values, bands = self.binner_.values(X), self.binner_.attributes_
-        usual = [_usual(each, own) for each, own in zip(bands, self._usual, strict=True)]
-        told_as = [(self.codes or {}).get(each.name, each.name) for each in bands]
-        codes = list(dict.fromkeys(told_as))
-        members = [[at for at, each in enumerate(told_as) if each == code] for code in codes]
-        sums = np.stack([phi[:, some].sum(1) for some in members], 1)
-        spoken, each_spoken = shown_as(sums, self.side), shown_as(phi, self.side)
-        found = []
-        for row in range(len(phi)):
-            same_way = np.maximum(spoken[row], 0.0).sum()
-            reasons = []
-            for code in np.argsort(-spoken[row], kind="stable")[: self.k_]:
-                place = max(members[code], key=lambda at: each_spoken[row, at])
-                reasons.append(
-                    Reason(
-                        attribute=bands[place].name,
-                        value=_in_words(bands[place], values[place][row]),
-                        usual=usual[place],
-                        contribution=float(sums[row, code]),
-                        share=max(0.0, float(spoken[row, code])) / same_way if same_way else 0.0,
-                        code=codes[code],
-                    )
-                )
-            found.append(reasons)
-        return found
+        phi, bands = self.contributions(X), self.binner_.attributes_
+        units = {each.name: each.unit for each in bands if isinstance(each, NumberBands)}
+        names = [each.name for each in bands]
+        return told_reasons(
+            phi,
+            dict(zip(names, self.binner_.values(X), strict=True)),
+            {
+                name: usual_in_words(own, units.get(name, ""))
+                for name, own in zip(names, self._usual, strict=True)
+            },
+            k=self.k_,
+            side=self.side,
+            codes=self.codes or {},
+            units=units,
+        )
 
     # --- proof ----------------------------------------------------------------------------------
 
-    def certify(self, X: Any, width: Mapping[str, float] | None = None) -> list[BandVerdict]:
+    def certify(self, X: Any, width: Mapping[str, float] | None = None) -> list[ReasonVerdict]:
         """An exact verdict on the reasons of each decision: certified, or broken, and how.
 
         A move changes each number by no more than its `width`, the largest of those asked for
@@ -526,7 +568,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._cells(X)
         return cell_verdicts(
             self.binner_,
-            self._model(),
+            self.cell_model(),
             X,
             k=self.k_,
             side=self.side,
@@ -557,6 +599,18 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             core=float(np.mean(core)) if known else None,
             all_but_one=float(np.mean([n >= self.k_ - 1 for n in core])) if known else None,
         )
+
+    def audit(self, X: Any, **settings: Any) -> "ReasonAudit":
+        """An audit of the reasons of these decisions, as `r2et.audit` gives it.
+
+        `settings` are those of `r2et.audit`, such as out="folder" for a page.
+        """
+        from r2et import audit
+
+        rows = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X))
+        if not isinstance(X, pd.DataFrame):
+            rows.columns = [each.name for each in self.binner_.attributes_]
+        return cast("ReasonAudit", audit(self, rows, **settings))
 
     # --- telling --------------------------------------------------------------------------------
 
@@ -631,6 +685,83 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return score
 
+    # --- files ----------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """The path, now holding the fitted classifier as one JSON file of data.
+
+        Refused where trees cannot be read as leaves.
+        """
+        check_is_fitted(self)
+        binner = self.binner_
+        settings = {name: each for name, each in self.get_params().items() if name != "reference"}
+        try:
+            parameters = {name: as_data(name, each) for name, each in settings.items()}
+            text = text_of(
+                Saved(
+                    parameters=Parameters(**parameters, reference=self.reference is not None),
+                    named=hasattr(self, "feature_names_in_"),
+                    classes=saved_classes(self.classes_),
+                    bands=tuple(binner.attributes_),
+                    shares=tuple(
+                        tuple(binner.shares_[each.name].tolist()) for each in binner.attributes_
+                    ),
+                    widths=dict(binner.widths_),
+                    curves={name: saved_curve(each) for name, each in binner.curves_.items()},
+                    score=saved_score(self.score_),
+                    reference=tuple(saved_column(own) for own in self._usual),
+                    search=tuple(self.search_),
+                )
+            )
+            self._restored(json.loads(text))  # what cannot be read again is not worth a file
+        except (TypeError, ValueError) as problem:
+            raise ValueError(f"this StableClassifier cannot be saved: {problem}") from problem
+        return write_text(Path(path), text)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The classifier that `save` put there, which answers bit for bit as before.
+
+        A file is read as data, each part of which is checked: one of doubtful origin runs no code.
+        """
+        content = json_of(content_of(path), str(path))
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError(
+                f"{path} holds no StableClassifier that this version can read: give a file that "
+                "save() wrote."
+            )
+        try:
+            return cls._restored(content)
+        except Exception as problem:  # of a file whose parts may be anything
+            raise ValueError(
+                f"{path} holds a StableClassifier with parts missing or changed "
+                f"({' '.join(str(problem).split())}): restore it from a copy or train again."
+            ) from problem
+
+    @classmethod
+    def _restored(cls, content: Mapping[str, Any]) -> Self:
+        saved = read_saved(content)
+        found = cls(**{**vars(saved.parameters), "reference": None})
+        found._check()
+        names = [each.name for each in saved.bands]
+        found.classes_, found.n_features_in_ = restored_classes(saved.classes), len(names)
+        found.k_, found.search_ = found._told(names), list(saved.search)
+        found.binner_ = binner = found._binner()
+        binner.classes_, binner.n_features_in_ = found.classes_, len(names)
+        if saved.named:
+            found.feature_names_in_ = binner.feature_names_in_ = np.array(names, dtype=object)
+        binner.widths_ = dict(saved.widths)
+        curves = {name: restored_curve(each) for name, each in saved.curves.items()}
+        shares = [np.array(each) for each in saved.shares]
+        binner.hold(list(saved.bands), curves, dict(zip(names, shares, strict=True)))
+        found.score_ = restored_score(saved.score, saved.bands)
+        found._refer_to(restored_reference(saved))
+        if saved.parameters.reference:
+            found.reference = found.reference_.copy()
+        return found
+
+    # --- pictures -------------------------------------------------------------------------------
+
     def plot_bands(self, name: str, ax: Any = None) -> Any:
         """A picture of one number: how many people have each value, what was learnt, edges."""
         check_is_fitted(self)
@@ -658,7 +789,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 va="center",
                 fontsize=8,
             )
-        named = [f"{bands[p].name}: {_in_words(bands[p], values[p][row])}" for p in order]
+        named = [
+            f"{bands[p].name}: {value_in_words(values[p][row], getattr(bands[p], 'unit', ''))}"
+            for p in order
+        ]
         ax.set_yticks(range(len(order)), named)
         ax.invert_yaxis()
         ax.margins(x=0.12)
@@ -666,53 +800,5 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return ax
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CardScores:
-    """Points of each band for each of several classes, (C, columns)."""
-
-    bands: tuple[Bands, ...]
-    points: Floats
-    constant: Floats
-
-    def __call__(self, cells: Codes) -> Floats:
-        """A score for each class: (N, m) -> (N, C)."""
-        found: Floats = self.points.T[one_hot(cells, self.bands)[0]].sum(1) + self.constant
-        return found
-
-
 def _log_odds(probability: float) -> float:
     return math.log(probability / (1 - probability))
-
-
-def _asked(attempt: Attempt, auc_loss: float) -> float:
-    """The AUC that is to be kept."""
-    return max(attempt.trees_auc - TREES_AHEAD, attempt.lines_auc) - auc_loss
-
-
-def _said(attempts: Sequence[Attempt], auc_loss: float) -> str:
-    """What the guard did, in words."""
-    first, kept = attempts[0], next(each for each in attempts if each.kept)
-    asked = _asked(first, auc_loss)
-    said = (
-        f"on held rows AUC was {first.auc:.4f} at weight {first.weight:g}, and {asked:.4f} is "
-        f"asked for (boosted trees have {first.trees_auc:.4f}, logistic regression "
-        f"{first.lines_auc:.4f}): "
-    )
-    if kept.auc >= asked:
-        return f"{said}the weight of stability was lowered to {kept.weight:g} (AUC {kept.auc:.4f})."
-    return f"{said}no weight reaches it; the best of them, {kept.weight:g}, has {kept.auc:.4f}."
-
-
-def _in_words(bands: Bands, value: Any) -> str:
-    if isinstance(bands, WordBands):
-        return str(value)
-    return "missing" if math.isnan(value) else with_unit(float(value), bands.unit)
-
-
-def _usual(bands: Bands, values: Any) -> str:
-    """The most frequent word of a reference and its share, or the median of numbers."""
-    if isinstance(bands, NumberBands):
-        known = values[~np.isnan(values)]
-        return with_unit(float(np.median(known)), bands.unit) if len(known) else "missing"
-    words, counts = np.unique(values.astype(str), return_counts=True)
-    return f"{words[counts.argmax()]}, {counts.max() / counts.sum():.0%}".replace("%", " %")

@@ -5,32 +5,20 @@ reference each is looked at once.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 
-from r2et.bands.attribute import Codes, Floats
+from r2et.core.arrays import Codes, Floats, different_keys
 from r2et.core.coalitions import MOST_EXACT, Coalitions, every_coalition, ordered_coalitions
 from r2et.core.rng import stream
 
 Score = Callable[[Codes], Floats]
 """Cells, (N, m) numbers of bands, to one number each, (N,), or several, (N, C)."""
 
-Side = Literal["for", "against", "both"]
-"""Which contributions to a decided class are its reasons."""
-
 ORDERS = 8
 """Of more attributes than all coalitions are worth: as many orders, and their reverses."""
 MIXED_AT_ONCE = 4_000_000
-MOST_MARKED = 20_000_000  # cells that are marked rather than sorted to see which are there
-
-
-def shown_as(phi: Floats, side: Side) -> Floats:
-    """How much contributions to the decided class are reasons: like them."""
-    if side == "both":
-        return np.abs(phi)
-    return phi if side == "for" else -phi
 
 
 def contributions(
@@ -55,18 +43,19 @@ def contributions(
 def shapley_margins(score: Score, cells: Codes, reference: Codes) -> Floats:
     """What each attribute adds to the margin of each class: (N, m, C)."""
     coalitions = coalitions_of(cells.shape[1])
-    margins = coalition_scores(
-        lambda rows: _margins(score(rows)), cells, reference, coalitions.members.numpy()
+    said = coalition_scores(
+        lambda rows: margins(score(rows)), cells, reference, coalitions.members.numpy()
     )
-    found: Floats = np.einsum("nkc,km->nmc", margins, coalitions.weights.numpy())
+    found: Floats = np.einsum("nkc,km->nmc", said, coalitions.weights.numpy())
     return found
 
 
-def _margins(scores: Floats) -> Floats:
+def margins(scores: Floats) -> Floats:
     """The score of each class less the largest of the others: like them."""
-    others = [np.delete(scores, label, axis=1).max(1) for label in range(scores.shape[1])]
-    margins: Floats = scores - np.stack(others, 1)
-    return margins
+    last = np.sort(scores, 1)[:, -2:]
+    best = np.arange(scores.shape[1]) == scores.argmax(1)[:, None]
+    found: Floats = scores - np.where(best, last[:, :1], last[:, 1:])
+    return found
 
 
 def coalitions_of(attributes: int) -> Coalitions:
@@ -85,10 +74,7 @@ def coalition_scores(score: Score, cells: Codes, reference: Codes, members: Code
     """
     numbered = numbering(np.concatenate([cells, reference]))
     if numbered is None:
-        raise ValueError(
-            f"{cells.shape[1]} attributes have more cells than can be numbered: merge bands of "
-            "some, or leave out attributes that do not matter."
-        )
+        return _each_mixture(score, cells, reference, members.astype(bool))
     sizes, strides = numbered
     different, index = np.unique(cells @ strides, return_inverse=True)
     own = _cells(different, sizes, strides)
@@ -98,11 +84,27 @@ def coalition_scores(score: Score, cells: Codes, reference: Codes, members: Code
     parts = []
     for first in range(0, len(own), at_once):
         mixed = inside[first : first + at_once, None] + outside
-        keys, places = _different(mixed, int(sizes.prod()))
+        keys, places = different_keys(mixed, int(sizes.prod()))
         said = score(_cells(keys, sizes, strides))[places]
         parts.append(said.reshape(*mixed.shape, *said.shape[1:]).mean(1))
     found: Floats = np.concatenate(parts)[index.ravel()]
     return found
+
+
+def _each_mixture(score: Score, cells: Codes, reference: Codes, members: Codes) -> Floats:
+    """The same of cells that are too many to be numbered, mixture by mixture."""
+    different, index = np.unique(cells, axis=0, return_inverse=True)
+    at_once = max(1, MIXED_AT_ONCE // reference.size)
+    found = []
+    for own in different:
+        parts = []
+        for first in range(0, len(members), at_once):
+            some = members[first : first + at_once]
+            mixed = np.where(some[:, None], own, reference)
+            said = score(mixed.reshape(-1, len(own)))
+            parts.append(said.reshape(len(some), len(reference), *said.shape[1:]).mean(1))
+        found.append(np.concatenate(parts))
+    return np.stack(found)[index.ravel()]
 
 
 def numbering(cells: Codes) -> tuple[Codes, Codes] | None:
@@ -129,13 +131,3 @@ def each_once(score: Score, cells: Codes) -> Floats:
 def _cells(keys: Codes, sizes: Codes, strides: Codes) -> Codes:
     found: Codes = keys[:, None] // strides % sizes
     return found
-
-
-def _different(keys: Codes, most: int) -> tuple[Codes, Codes]:
-    """The different keys, rising, and the place of each key among them, flat."""
-    if most > MOST_MARKED:
-        different, places = np.unique(keys, return_inverse=True)
-        return different, places.ravel()
-    seen = np.zeros(most, dtype=bool)
-    seen[keys.ravel()] = True
-    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys.ravel()]

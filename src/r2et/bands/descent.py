@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from r2et.bands.attribute import Codes, Floats
-from r2et.bands.contributions import Side, shown_as
+from r2et.core.arrays import Codes, Floats
+from r2et.core.reasons import Side, shown_as
 from r2et.core.rng import stream
 
 SHIFTS = (-8, -4, -2, -1, 1, 2, 4, 8)
@@ -97,12 +97,14 @@ class People:
     """All rows, and some of them whose reasons are judged.
 
     `base`, (N,), is what the attributes that cannot move say, `y` the class of each row, 0 or 1 or
-    the probability of 1. `judged`, (n,), are numbers of rows, `contributions`, (D, n, q), those of
-    the attributes that cannot move, against each of D draws of a reference.
+    the probability of 1, `weights` how often it counts for the loss. `judged`, (n,), are numbers of
+    rows, `contributions`, (D, n, q), those of the attributes that cannot move, against each of D
+    draws of a reference.
     """
 
     base: Floats
     y: Floats
+    weights: Floats
     judged: Codes
     contributions: Floats
 
@@ -185,10 +187,11 @@ class _Search:
         for number, steps in zip(self.numbers, self.steps, strict=True):
             said += steps.points[number.bands(steps.edges)[number.segments]]
         share = 1 / (1 + np.exp(-said))
+        weights = self.people.weights
         losses = np.logaddexp(0, said) - self.people.y * said
-        self.score, self.loss = said, float(losses.mean())
-        self.slopes = share - self.people.y
-        self.bends = np.maximum(share * (1 - share), 1e-6)
+        self.score, self.loss = said, float((weights * losses).sum() / weights.sum())
+        self.slopes = weights * (share - self.people.y)
+        self.bends = weights * np.maximum(share * (1 - share), 1e-6)
 
     def _decide(self) -> None:
         """Reasons are those of the class that is decided; each sweep holds on to it."""
@@ -305,7 +308,8 @@ class _Trial:
         self.search, self.place, self.number = search, place, search.numbers[place]
         self.rivals = search._rivals(place)
         self.stride = 1 if len(search.numbers) <= FEW_NUMBERS else 3
-        self.rows = np.bincount(self.number.segments, minlength=self.number.count)
+        weights = search.people.weights
+        self.rows = np.bincount(self.number.segments, weights, self.number.count)
         self._look()
 
     def _look(self) -> None:
@@ -330,7 +334,7 @@ class _Trial:
             return np.inf
         change = steps.points[number.bands(steps.edges)] - self.curve
         by_loss = float((self.slopes * change + self.bends * change**2 / 2).sum())
-        loss = self.search.loss + by_loss / len(self.search.people.y)
+        loss = self.search.loss + by_loss / float(self.search.people.weights.sum())
         # What the change of loss alone makes too dear need not be judged.
         return np.inf if loss > self.total else self._total(loss, steps)
 

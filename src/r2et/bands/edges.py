@@ -199,6 +199,13 @@ def _problem(
     return _Problem(cost=cost, mean=totals[..., 0] / count)
 
 
+def counted(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """The different values, rising, and how many people have each, a row being its weight."""
+    different, index = np.unique(values, return_inverse=True)
+    people: Floats = np.bincount(index.ravel(), weights, len(different)).astype(np.float64)
+    return different, people
+
+
 def thinned(values: Floats, people: Floats) -> tuple[Floats, Floats]:
     """No more than MOST_VALUES of the values, each standing for those next to it."""
     if len(values) <= MOST_VALUES:

@@ -5,172 +5,28 @@ interactions, + points for each band of each number that can move. How its edges
 found is told in `r2et.bands.descent`.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits
 
-from r2et.bands.attribute import Bands, Codes, Floats, NumberBands, WordBands
-from r2et.bands.contributions import contributions, each_once
+from r2et.bands.attribute import Bands, NumberBands, WordBands
+from r2et.bands.boosting import Ordered, boosted, given
 from r2et.bands.descent import Movable, People, Standing, Steps, Wish, descend, standing
-from r2et.bands.edges import Curve, cuts, stable_edges, thinned
-from r2et.bands.leaves import Leaves, leaves_of
+from r2et.bands.edges import Curve, counted, cuts, stable_edges, thinned
+from r2et.bands.scores import StepScore, Trees
+from r2et.core.arrays import Codes, Floats
 from r2et.core.rng import stream
 
-TREES = {"learning_rate": 0.1, "max_iter": 300, "max_leaf_nodes": 8}
-"""Small trees: where few attributes may interact, larger ones gain nothing and fit worse."""
-FEW_ROWS = 1000
-"""Below, no rows are held to say when to stop, and there are as many trees as learn a little."""
-FEW_TREES = 60
-MANY_ROWS = 200_000
 TRUST = 300.0  # rows of the rarer class as which a teacher's word counts beside the classes
-CHECKED = 100  # cells in which what is read of trees is compared with what they say
 START = 0.3  # penalty of the first edges
 JUDGED, DRAWS, REFERENCE = 3000, 4, 20
 """People whose reasons are judged, and against how many draws of how many rows."""
 LEAST_SHARE, LEAST_ROWS = 0.004, 10  # of people in a band
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trees:
-    """Boosted trees that are shown the bands of the attributes `among`, all others as `usual`.
-
-    `leaves` are theirs, if they can be read.
-    """
-
-    model: "Ordered"
-    among: tuple[int, ...]
-    usual: Floats
-    leaves: Leaves | None
-
-    @classmethod
-    def of(
-        cls, model: "Ordered", among: Sequence[int], usual: Floats, bands: Sequence[Bands]
-    ) -> "Trees":
-        """Trees with their leaves, which are taken only if they say the same."""
-        shown = [
-            np.arange(bands[place].count, dtype=np.float64)
-            if place in among
-            else usual[place : place + 1]
-            for place in model.order
-        ]
-        leaves = leaves_of(model.model, shown, model.order.tolist())
-        found = cls(model=model, among=tuple(among), usual=usual, leaves=leaves)
-        draw = np.random.default_rng(0)
-        some = draw.integers(0, [each.count for each in bands], (CHECKED, len(bands)))
-        if leaves is not None and not np.allclose(leaves(some), found(some), atol=1e-9):
-            return replace(found, leaves=None)
-        return found
-
-    def __call__(self, cells: Codes) -> Floats:
-        """Log-odds of cells: (N, m) -> (N,)."""
-
-        def said(different: Codes) -> Floats:
-            rows = np.repeat(self.usual[None], len(different), 0)
-            rows[:, self.among] = different
-            return self.model.decision_function(rows)
-
-        return each_once(said, cells[:, self.among])
-
-    def contributions(self, cells: Codes, references: Codes) -> Floats:
-        """Shapley values, (D, N, m), each the mean over one of D references, (D, R, m)."""
-        if self.leaves is not None:
-            return self.leaves.contributions(cells, references)
-        return np.stack([contributions(self, cells, each, self.among) for each in references])
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepScore:
-    """Points of each band for the attributes that have them, and what `rest` says of all others.
-
-    With `trees`, which look at all attributes at once, the score is the mean of both.
-    """
-
-    points: Mapping[int, Floats]
-    rest: Trees | None
-    constant: float
-    trees: Trees | None = None
-
-    def __call__(self, cells: Codes) -> Floats:
-        """Log-odds of cells: (N, m) -> (N,)."""
-        said = np.full(len(cells), self.constant)
-        for place, points in self.points.items():
-            said += points[cells[:, place]]
-        if self.rest is not None:
-            said += self.rest(cells)
-        return said if self.trees is None else (said + self.trees(cells)) / 2
-
-    def contributions(self, cells: Codes, reference: Codes) -> Floats:
-        """Shapley values of the attributes against the cells of a reference: (N, m)."""
-        found: Floats = self.contributions_of(cells, reference[None])[0]
-        return found
-
-    def contributions_of(self, cells: Codes, references: Codes) -> Floats:
-        """The same against each of D references, (D, R, m): (D, N, m).
-
-        They are known where points are; trees know those of their leaves.
-        """
-        found = np.zeros((len(references), *cells.shape))
-        if self.rest is not None:
-            found += self.rest.contributions(cells, references)
-        for place, points in self.points.items():
-            usual = points[references[:, :, place]].mean(1)
-            found[:, :, place] += points[cells[:, place]] - usual[:, None]
-        if self.trees is not None:
-            found = (found + self.trees.contributions(cells, references)) / 2
-        return found
-
-
-# --- trees in which some attributes stay apart --------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Ordered:
-    """Boosted trees that are shown columns in an order of their own: those of words first.
-
-    Trees that are told of categories put these first themselves, and then take constraints on
-    interactions for those of other columns.
-    """
-
-    model: HistGradientBoostingClassifier
-    order: Codes
-
-    def decision_function(self, x: Floats) -> Floats:
-        """Log-odds: (N,)."""
-        with _threads(len(x)):
-            found: Floats = self.model.decision_function(x[:, self.order])
-        return found
-
-
-def _threads(rows: int) -> AbstractContextManager[object]:
-    """Few rows are gone through by one thread: others would only wait for it."""
-    return threadpool_limits(1, "openmp") if rows < MANY_ROWS else nullcontext()
-
-
-def boosted(
-    x: Floats, y: Codes, words: Sequence[bool], apart: Sequence[set[int]], seed: int
-) -> Ordered:
-    """Boosted trees of which no tree looks at attributes of two of the sets `apart`."""
-    order = np.argsort(~np.array(words, dtype=bool), kind="stable")
-    place = np.argsort(order)
-    many = len(y) >= FEW_ROWS
-    model = HistGradientBoostingClassifier(
-        **(TREES if many else {**TREES, "max_iter": FEW_TREES}),
-        categorical_features=np.array(words, dtype=bool)[order] if any(words) else None,
-        interaction_cst=[{int(place[each]) for each in some} for some in apart],
-        early_stopping=many,
-        random_state=seed,
-    )
-    with _threads(len(y)):
-        model.fit(x[:, order], y)
-    return Ordered(model=model, order=order)
 
 
 # --- fitting ------------------------------------------------------------------------------------
@@ -182,7 +38,7 @@ class Rows:
 
     `bands` of the attributes in `values`, numbers that can move by `widths`, have no edges yet but
     those that must stay; `cells`, (N, m), are the bands of each row, which of such a number say
-    only whether it is one.
+    only whether it is one. Each row counts as often as its weight says.
     """
 
     bands: Sequence[Bands]
@@ -191,6 +47,7 @@ class Rows:
     widths: Mapping[int, tuple[float, ...]]
     monotone: Mapping[int, int]
     y: Codes
+    weights: Floats
 
     @property
     def still(self) -> list[int]:
@@ -204,6 +61,7 @@ class Rows:
             cells=self.cells[chosen],
             values={place: values[chosen] for place, values in self.values.items()},
             y=self.y[chosen],
+            weights=self.weights[chosen],
         )
 
     def within(self, bands: Sequence[Bands]) -> Codes:
@@ -241,11 +99,12 @@ def shown(rows: Rows) -> Floats:
     """What trees are shown: bands, and movable numbers as they are, NaN where none is: (N, m)."""
     x = rows.cells.astype(np.float64)
     for place, values in rows.values.items():
-        x[:, place] = np.where(_is_number(rows, place), values, np.nan)
+        x[:, place] = np.where(is_number(rows, place), values, np.nan)
     return x
 
 
-def _is_number(rows: Rows, place: int) -> NDArray[np.bool_]:
+def is_number(rows: Rows, place: int) -> NDArray[np.bool_]:
+    """Whether the value of each row is a number, neither missing nor special: (N,)."""
     bands = rows.bands[place]
     assert isinstance(bands, NumberBands)
     return rows.cells[:, place] <= len(bands.edges)
@@ -263,16 +122,19 @@ def free_trees(rows: Rows, seed: int = 0) -> Ordered:
     """Boosted trees of all attributes as they are, with all interactions: what can be had."""
     words = [isinstance(each, WordBands) for each in rows.bands]
     everything = [set(range(len(rows.bands)))]
-    return boosted(shown(rows), rows.y, words, everything, seed)
+    return boosted(shown(rows), rows.y, words, everything, seed, rows.weights)
 
 
-def teacher_of(rows: Rows, *, interactions: bool = True, seed: int = 0) -> Teacher:
-    """Boosted trees as the teacher; without `interactions` every attribute stays apart."""
+def teacher_of(rows: Rows, *, interactions: bool = True, seed: int = 0, times: int = 1) -> Teacher:
+    """Boosted trees as the teacher; without `interactions` every attribute stays apart.
+
+    Grown several `times`, each stopped by other rows, they follow chance less.
+    """
     x, still = shown(rows), rows.still
     words = [isinstance(each, WordBands) for each in rows.bands]
     joined = [set(still)] if interactions and still else [{place} for place in still]
     apart = [*joined, *({place} for place in rows.values)]
-    model = boosted(x, rows.y, words, apart, seed)
+    model = boosted(x, rows.y, words, apart, seed, rows.weights, times)
     return _taught(rows, model, together=interactions and bool(still), seed=seed)
 
 
@@ -280,17 +142,18 @@ def linear_teacher_of(rows: Rows, *, seed: int = 0) -> Teacher:
     """Logistic regression as the teacher: lines for numbers, points for words."""
     lines = Lines.of(rows)
     features = lines.features(shown(rows))
-    model = LogisticRegression(max_iter=500).fit(features, rows.y)
-    told = replace(lines, slopes=model.coef_[0], constant=float(model.intercept_[0]))
+    model = LogisticRegression(max_iter=500).fit(features, rows.y, given(rows.weights))
+    told = replace(lines, slopes=model.coef_[0], constant=model.intercept_[0])
     return _taught(rows, told, together=False, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lines:
-    """Log-odds that are lines of numbers and points of words and of values that are no numbers.
+    """Scores that are lines of numbers and points of words and of values that are no numbers.
 
     Of each attribute `counts` is the number of its words, or of its bands of numbers, if only these
-    are shown, 0 where numbers are; `means` and `spreads` are those of numbers.
+    are shown, 0 where numbers are; `means` and `spreads` are those of numbers; `slopes`, (f,) or of
+    several classes (f, C), what each feature adds.
     """
 
     words: Sequence[bool]
@@ -299,7 +162,7 @@ class Lines:
     means: Floats
     spreads: Floats
     slopes: Floats
-    constant: float = 0.0
+    constant: Any = 0.0
 
     @classmethod
     def of(cls, rows: Rows) -> "Lines":
@@ -325,10 +188,10 @@ class Lines:
             slopes=np.zeros(0),
         )
         numbers = np.where(bare._lacking(x), np.nan, x)
-        known = ~np.isnan(numbers)
-        count = np.maximum(known.sum(0), 1)
-        means = np.where(known, numbers, 0.0).sum(0) / count
-        spreads = np.sqrt((np.where(known, numbers - means, 0.0) ** 2).sum(0) / count)
+        counted = ~np.isnan(numbers) * rows.weights[:, None]
+        count = np.where(counted.any(0), counted.sum(0), 1.0)
+        means = (np.nan_to_num(numbers) * counted).sum(0) / count
+        spreads = np.sqrt((np.nan_to_num(numbers - means) ** 2 * counted).sum(0) / count)
         return replace(bare, means=means, spreads=np.where(spreads > 0, spreads, 1.0))
 
     def _lacking(self, x: Floats) -> NDArray[np.bool_]:
@@ -352,7 +215,7 @@ class Lines:
         return np.stack(columns, 1).astype(np.float64)
 
     def decision_function(self, x: Floats) -> Floats:
-        """Log-odds: (N,)."""
+        """Log-odds of two classes, (N,), or a score for each of several, (N, C)."""
         found: Floats = self.features(x) @ self.slopes + self.constant
         return found
 
@@ -369,6 +232,9 @@ def _taught(rows: Rows, model: Says, *, together: bool, seed: int) -> Teacher:
         found: Floats = model.decision_function(changed) - constant
         return found
 
+    def curve(place: int) -> Curve:
+        return curve_of(rows, place, lambda values: added(place, values)[:, None])
+
     if together:
         assert isinstance(model, Ordered)
         trees = Trees.of(model, still, usual, rows.bands)
@@ -377,30 +243,43 @@ def _taught(rows: Rows, model: Says, *, together: bool, seed: int) -> Teacher:
         counts = {place: rows.bands[place].count for place in still}
         points = {place: added(place, np.arange(n, dtype=float)) for place, n in counts.items()}
         score = StepScore(points=points, rest=None, constant=constant)
-    curves = {}
-    for place, values in rows.values.items():
-        different, having = np.unique(values[_is_number(rows, place)], return_counts=True)
-        different, people = thinned(different, having.astype(np.float64))
-        said = added(place, different)
-        curves[place] = Curve(values=different, people=people, score=said[:, None])
     draw = stream(seed, "bands", "judged")
     judged = torch.randperm(len(x), generator=draw)[: min(JUDGED, len(x))].numpy()
     references = torch.randint(len(x), (DRAWS, REFERENCE), generator=draw).numpy()
+    if given(rows.weights) is not None:
+        judged = drawn(rows.weights, judged.shape, draw)
+        references = drawn(rows.weights, references.shape, draw)
     speaking = score.contributions_of(rows.cells[judged], rows.cells[references])
     return Teacher(
         rows=rows,
         model=model,
         score=score,
-        curves=curves,
+        curves={place: curve(place) for place in rows.values},
         lacking={place: float(added(place, np.array([np.nan]))[0]) for place in rows.values},
         people=People(
             base=score(rows.cells),
             y=rows.y.astype(np.float64),
+            weights=rows.weights,
             judged=judged,
             contributions=speaking[..., still],
         ),
         references=references,
     )
+
+
+def curve_of(rows: Rows, place: int, score: Callable[[Floats], Floats]) -> Curve:
+    """What is said along a movable number, at values that stand for those of all rows."""
+    number = is_number(rows, place)
+    different, people = counted(rows.values[place][number], rows.weights[number])
+    different, people = thinned(different, people)
+    return Curve(values=different, people=people, score=score(different))
+
+
+def drawn(weights: Floats, shape: tuple[int, ...], draw: torch.Generator) -> Codes:
+    """Numbers of rows, drawn as often as their weights say."""
+    heavy = weights.cumsum()
+    places = torch.rand(shape, generator=draw, dtype=torch.float64).numpy() * heavy[-1]
+    return np.asarray(np.searchsorted(heavy, places, side="right").clip(max=len(weights) - 1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -453,7 +332,7 @@ def with_trees(rows: Rows, found: Found, seed: int = 0) -> StepScore:
     """The mean of a score and of trees that look at all attributes of the same bands at once."""
     cells, m = rows.within(found.bands).astype(np.float64), len(found.bands)
     words = [isinstance(each, WordBands) for each in found.bands]
-    model = boosted(cells, rows.y, words, [set(range(m))], seed)
+    model = boosted(cells, rows.y, words, [set(range(m))], seed, rows.weights)
     trees = Trees.of(model, range(m), np.zeros(m), found.bands)
     return replace(found.score, trees=trees)
 
@@ -463,9 +342,9 @@ def _trusting(teacher: Teacher, trust: float) -> People:
 
     It counts as `trust` rows of the rarer class: of few rows, steps would follow chance.
     """
-    y = teacher.people.y
+    y, weights = teacher.people.y, teacher.people.weights
     taught = 1 / (1 + np.exp(-teacher(teacher.rows)))
-    rarer = min(y.sum(), len(y) - y.sum())
+    rarer = min((weights * y).sum(), (weights * (1 - y)).sum())
     return replace(teacher.people, y=(rarer * y + trust * taught) / (rarer + trust))
 
 
@@ -475,7 +354,7 @@ def _movable(teacher: Teacher, place: int) -> Movable:
     assert isinstance(bands, NumberBands)
     inside = [edge for edge in bands.edges if curve.values[0] < edge <= curve.values[-1]]
     places = np.unique(np.concatenate([cuts(curve), inside, bands.edges]))
-    values, number = rows.values[place], _is_number(rows, place)
+    values, number = rows.values[place], is_number(rows, place)
     others = bands.count - len(bands.edges) - 1
     lacking = len(places) + 1 + (rows.cells[:, place] - len(bands.edges) - 1)
     segments = np.where(number, np.searchsorted(places, values, side="right"), lacking)
@@ -493,9 +372,15 @@ def _movable(teacher: Teacher, place: int) -> Movable:
         reference=segments[teacher.references],
         others=others,
         fixed=frozenset(np.searchsorted(places, bands.edges).tolist()),
-        least=max(LEAST_SHARE * len(rows.y), min(LEAST_ROWS, len(rows.y) / 10)),
+        least=least_people(rows.weights),
         monotone=rows.monotone.get(place, 0),
     )
+
+
+def least_people(weights: Floats) -> float:
+    """How many people a band holds at least."""
+    people = float(weights.sum())
+    return max(LEAST_SHARE * people, min(LEAST_ROWS, people / 10))
 
 
 def _followed(teacher: Teacher, place: int, number: Movable) -> Steps:

@@ -7,7 +7,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from r2et.bands.attribute import Codes, WordBands
+from r2et.bands.attribute import WordBands
+from r2et.core.arrays import Codes, Floats
 from r2et.core.rng import stream
 
 Values = NDArray[Any]
@@ -30,14 +31,14 @@ def rows_of(table: Table, chosen: NDArray[Any]) -> Table:
     return Table(table.names, [own[chosen] for own in table.columns])
 
 
-def sorted_rows(table: Table, y: Codes) -> tuple[Table, Codes]:
-    """The same rows in an order that they alone decide."""
+def sorted_rows(table: Table, y: Codes, weights: Floats) -> tuple[Table, Codes, Floats]:
+    """The same rows, classes and weights in an order that they alone decide."""
     keys = [
         pd.factorize(own, sort=True)[0] if own.dtype == object else np.nan_to_num(own, nan=np.inf)
         for own in table.columns
     ]
-    order = np.lexsort([y, *keys])
-    return rows_of(table, order), y[order]
+    order = np.lexsort([weights, y, *keys])
+    return rows_of(table, order), y[order], weights[order]
 
 
 def held_rows(y: Codes, seed: int) -> NDArray[np.bool_] | None:
@@ -62,6 +63,20 @@ def held_parts(y: Codes, seed: int) -> list[NDArray[np.bool_]]:
         for part, first, last in zip(parts, ends, ends[1:], strict=False):
             part[own[first:last]] = True
     return parts
+
+
+def spread_rows(y: Codes, weights: Floats, rows: int, seed: int) -> Codes:
+    """Numbers of rows that stand for all: each class by its weight, within it rows by theirs.
+
+    Rows lie in a line, class by class and shuffled within one, each as long as it is heavy, and are
+    picked at equal distances: (rows,).
+    """
+    draw = stream(seed, "bands", "reference")
+    shuffled = torch.randperm(len(y), generator=draw).numpy()
+    line = shuffled[np.argsort(y[shuffled], kind="stable")]
+    ends = weights[line].cumsum()
+    places = (np.arange(rows) + torch.rand((), generator=draw).item()) * (ends[-1] / rows)
+    return np.asarray(line[np.searchsorted(ends, places, side="right").clip(max=len(y) - 1)])
 
 
 def word_bands(name: str, words: Values) -> WordBands:

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.utils.validation import has_fit_parameter
 
-from r2et.bands.attribute import Bands, Codes, Floats, one_hot, ones_at
+from r2et.bands.attribute import Bands, one_hot, ones_at
+from r2et.bands.boosting import Coarse, Ordered, given
 from r2et.bands.table import Table, word_bands
+from r2et.core.arrays import Codes, Floats
 from r2et.explainers import draw_reference
 
 AVERAGED = 200  # rows that the curve of a teacher with interactions is averaged over
@@ -30,23 +34,31 @@ class Teacher:
     background: Floats
 
     @classmethod
-    def of(cls, table: Table, y: Codes, teacher: Any, seed: int) -> "Teacher":
-        """The teacher of these rows."""
+    def of(cls, table: Table, y: Codes, teacher: Any, seed: int, weights: Floats) -> "Teacher":
+        """The teacher of these rows, each of which counts as often as its weight says."""
         labels = tuple(
             word_bands("", own).labels if own.dtype == object else None for own in table.columns
         )
         x = encoded_table(table, labels)
         words = [each is not None for each in labels]
         if teacher is None:
-            model = HistGradientBoostingClassifier(
+            coarse = Coarse.of(x, words, weights)
+            trees = HistGradientBoostingClassifier(
                 categorical_features=words if any(words) else None,
                 interaction_cst="no_interactions",
                 early_stopping=len(y) >= 1000,
                 random_state=seed,
-            )
+            ).fit(coarse(x), y, given(weights))
+            model: Any = Ordered(models=(trees,), order=np.arange(len(words)), coarse=coarse)
+        elif given(weights) is None:
+            model = clone(teacher).fit(x, y)
+        elif has_fit_parameter(teacher, "sample_weight"):
+            model = clone(teacher).fit(x, y, sample_weight=weights)
         else:
-            model = clone(teacher)
-        model.fit(x, y)
+            raise ValueError(
+                f"rows have weights, which the teacher, a {type(teacher).__name__}, does not take: "
+                "give another one, or leave out sample_weight."
+            )
         kept = draw_reference(
             torch.from_numpy(x), torch.from_numpy(y), rows=min(AVERAGED, len(y)), seed=seed
         )
@@ -125,25 +137,31 @@ class Card:
         return one_hot(np.stack(codes, 1), self.bands)[0]
 
 
-def scorecard(bands: Sequence[Bands], table: Table, y: Codes) -> Card:
+def scorecard(bands: Sequence[Bands], table: Table, y: Codes, weights: Floats) -> Card:
     """Logistic regression on the bands of some rows."""
     codes = [each.codes(own) for each, own in zip(bands, table.columns, strict=True)]
     ones, columns = one_hot(np.stack(codes, 1), bands)
     x = ones_at(ones, columns)
     few = np.linspace(0, len(y) - 1, min(len(y), ROWS_TO_CHOOSE)).astype(int)
-    model = LogisticRegression(C=1.0, max_iter=300).fit(x[few], y[few])
+    model = LogisticRegression(C=1.0, max_iter=300).fit(x[few], y[few], given(weights[few]))
     points = np.asarray(model.coef_, dtype=np.float64).T
     return Card(
         bands=bands,
         points=points,
         constant=np.asarray(model.intercept_),
-        usual=points[ones].mean(0),
+        usual=np.average(points[ones], axis=0, weights=weights),
     )
 
 
-def mean_auc(scores: Floats, y: Codes) -> float:
-    """AUC of a score, (N,), or the mean over classes of those of several scores, (N, C)."""
+def mean_auc(scores: Floats, y: Codes, weights: Floats | None = None) -> float:
+    """AUC of a score, (N,), or the mean over classes of those of several, (N, C).
+
+    Of several it is that of the probability of each class: a score alone need not rank rows, if
+    those of other classes rise with it.
+    """
     if scores.ndim == 1:
-        return float(roc_auc_score(y, scores))
+        return float(roc_auc_score(y, scores, sample_weight=weights))
+    shares = log_softmax(scores, 1)
     present = [c for c in range(scores.shape[1]) if 0 < (y == c).sum() < len(y)]
-    return float(np.mean([roc_auc_score(y == c, scores[:, c]) for c in present]))
+    aucs = [roc_auc_score(y == c, shares[:, c], sample_weight=weights) for c in present]
+    return float(np.mean(aucs))

@@ -9,95 +9,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
-from sklearn.pipeline import Pipeline
 
+from r2et.actionable.tables import SLACK, TableMoves
 from r2et.bands.apart import Choices, judged_apart
-from r2et.bands.attribute import Bands, Codes, Floats, NumberBands
-from r2et.bands.binner import StableBinner
-from r2et.bands.contributions import Side, shapley_margins, shown_as
-from r2et.bands.steps import StepScore
+from r2et.bands.attribute import Bands, NumberBands, WordBands
+from r2et.bands.scores import StepScore
+from r2et.core.arrays import Codes, Floats
 from r2et.core.naming import nearest
-
-Verdict = Literal["certified", "broken", "undetermined"]
+from r2et.core.reasons import Breaking, ReasonVerdict, Side, decided_by, shown_as
 
 MOST_CELLS = 4096
 """How many cells of one person are looked at; of more nothing is said."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Breaking:
-    """The smallest change that gives other reasons: what a person would type, and the reasons then.
-
-    `size` is the largest change of an attribute as a share of how far it may move.
-    """
-
-    values: dict[str, float]
-    size: float
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BandVerdict:
-    """What all admissible moves do to the reasons of one decision.
-
-    `reasons` are those of the person, the first of all first; `core` those of them that stay in
-    every cell in which the decision stays; `kept` is the smallest share of them that stays. Where
-    there are too many cells nothing is known, and core and kept are None.
-    """
-
-    verdict: Verdict
-    decision: Any
-    reasons: tuple[str, ...]
-    cells: int
-    core: tuple[str, ...] | None = None
-    kept: float | None = None
-    breaking: Breaking | None = None
-
-
-def band_verdicts(
-    pipeline: Pipeline,
-    X: pd.DataFrame,
-    *,
-    reference: pd.DataFrame,
-    k: int = 3,
-    side: Side = "against",
-    width: Mapping[str, float] | None = None,
-    threshold: float = 0.5,
-    codes: Mapping[str, str] | None = None,
-    most_cells: int = MOST_CELLS,
-) -> list[BandVerdict]:
-    """An exact verdict on the k reasons of each decision about the rows of X.
-
-    `pipeline` is a fitted `StableBinner` and any classifier behind it. Reasons are the attributes
-    whose Shapley contributions to the decided class, against the rows of `reference`, speak most
-    for it, against it or both (`side`). A move changes each number of `width` by no more than
-    that, whole numbers by whole ones; other attributes stay as they are. Of two classes the second
-    is decided where its probability is `threshold` or more. A decision that a move changes needs
-    other reasons: such cells do not count.
-
-    `codes` name what people are told instead of an attribute, such as a reason code. Where several
-    attributes have one code its contribution is their sum, and the reasons judged are codes.
-    """
-    binner, score = _parts(pipeline, threshold)
-    against = binner.codes(reference)
-    spoken = CellModel(
-        score=score, contributions=lambda cells: shapley_margins(score, cells, against)
-    )
-    return cell_verdicts(
-        binner,
-        spoken,
-        X,
-        k=k,
-        side=side,
-        width=width,
-        threshold=threshold,
-        codes=codes,
-        most_cells=most_cells,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,31 +40,47 @@ class CellModel:
     reference: Codes | None = None
 
 
+class Binned(Protocol):
+    """Rows as the bands of their attributes, as a `StableBinner` has them."""
+
+    attributes_: list[Bands]
+    widths_: dict[str, tuple[float, ...]]
+    classes_: Any
+
+    def values(self, X: Any) -> Sequence[Any]:
+        """The values of each column."""
+
+    def codes(self, X: Any) -> Codes:
+        """The bands of each row: (N, m)."""
+
+
 def cell_verdicts(
-    binner: StableBinner,
+    binner: Binned,
     model: CellModel,
     X: Any,
     *,
     k: int = 3,
     side: Side = "against",
-    width: Mapping[str, float] | None = None,
+    width: Mapping[str, float] | TableMoves | None = None,
     threshold: float = 0.5,
     codes: Mapping[str, str] | None = None,
     most_cells: int = MOST_CELLS,
-) -> list[BandVerdict]:
+) -> list[ReasonVerdict]:
     """The verdicts of `band_verdicts` on what a model says of the cells of a binner."""
     bands = binner.attributes_
-    widths = {name: max(each) for name, each in binner.widths_.items()} if width is None else width
+    if width is None:
+        width = {name: max(each) for name, each in binner.widths_.items()}
+    moves = width if isinstance(width, TableMoves) else TableMoves(width=width)
     names = [each.name for each in bands]
     told_as = [(codes or {}).get(name, name) for name in names]
     labels = list(dict.fromkeys(told_as))
-    _check(bands, k, side, widths, threshold, codes or {}, labels)
+    _check(bands, k, side, moves, threshold, codes or {}, labels)
     inquiry = _Inquiry(
         model=model,
         names=names,
         labels=labels,
         members=np.array([[each == label for label in labels] for each in told_as], dtype=float),
-        widths=widths,
+        moves=moves,
         k=k,
         side=side,
     )
@@ -148,7 +89,7 @@ def cell_verdicts(
         _Person(
             cell=cells[row],
             values=[own[row] for own in values],
-            way=_reachable(bands, [own[row] for own in values], widths),
+            way=_reachable(bands, [own[row] for own in values], moves),
         )
         for row in range(len(cells))
     ]
@@ -164,7 +105,7 @@ def cell_verdicts(
         seen = [
             (own[at], ranked(start + at, label))
             for at in range(len(own))
-            if decided[start + at] == label
+            if decided[start + at] == label and inquiry.size(person, own[at]) <= 1 + SLACK
         ]
         start += len(own)
         found.append(
@@ -203,7 +144,7 @@ class _Inquiry:
     names: Sequence[str]
     labels: Sequence[str]
     members: Floats
-    widths: Mapping[str, float]
+    moves: TableMoves
     k: int
     side: Side
 
@@ -226,19 +167,21 @@ class _Inquiry:
 
     def verdict(
         self, person: _Person, label: int, first: tuple[int, ...], seen: Seen, decision: Any
-    ) -> BandVerdict:
+    ) -> ReasonVerdict:
         """The verdict on one decision, by what was seen in all cells or by what adds up."""
         if seen:
             found = self._enumerated(person, first, seen)
         elif self._adds_up(person):
             found = self._apart(person, label, first)
         else:
-            found = {"verdict": "undetermined"}
+            found = {"verdict": "undetermined", "by": None}
         reasons = tuple(self.labels[place] for place in first)
-        return BandVerdict(decision=decision, reasons=reasons, cells=person.count, **found)
+        return ReasonVerdict(decision=decision, reasons=reasons, moves=person.count, **found)
 
     def _adds_up(self, person: _Person) -> bool:
-        """Whether all that can move is a sum of its own, and told by its own name."""
+        """Whether all that can move is a sum of its own, told by its own name, within a box."""
+        if self.moves.norm != "box" or self.moves.exchange:
+            return False
         steps = self.model.steps
         if steps is None or steps.trees is not None or len(self.labels) < len(self.names):
             return False
@@ -249,6 +192,7 @@ class _Inquiry:
         broken = [each for each in seen if set(each[1]) != set(first)]
         return {
             "verdict": "broken" if broken else "certified",
+            "by": "enumerated",
             "core": tuple(self.labels[place] for place in first if place in core),
             "kept": min(len(set(first) & set(reasons)) for _, reasons in seen) / self.k,
             "breaking": self._smallest(person, broken) if broken else None,
@@ -265,6 +209,7 @@ class _Inquiry:
             breaking = self._smallest(person, [(cell, self.reasons(cell[None])[1](0, label))])
         return {
             "verdict": "certified" if breaking is None else "broken",
+            "by": "closed form",
             "core": tuple(self.labels[place] for place in first if place in apart.core),
             "kept": apart.kept / self.k,
             "breaking": breaking,
@@ -294,8 +239,14 @@ class _Inquiry:
         """How large the change to a band is, as a share of how far an attribute may move."""
         if band == person.cell[place]:
             return 0.0
-        moved = abs(person.way[place][band] - float(person.values[place]))
-        return moved / self.widths[self.names[place]]
+        name = self.names[place]
+        return self.moves.size_of({name: person.values[place]}, {name: person.way[place][band]})
+
+    def size(self, person: _Person, cell: Codes) -> float:
+        """How large the change to a cell is."""
+        moved = [place for place, band in enumerate(cell) if band != person.cell[place]]
+        sizes = {self.names[at]: self._size(person, at, int(cell[at])) for at in moved}
+        return self.moves.size(sizes)
 
     def _smallest(self, person: _Person, broken: Seen) -> Breaking:
         """The smallest of the changes that break, the one of fewest attributes among equals."""
@@ -305,80 +256,18 @@ class _Inquiry:
             found.append(
                 Breaking(
                     values={self.names[at]: person.way[at][int(cell[at])] for at in moved},
-                    size=max(self._size(person, at, int(cell[at])) for at in moved),
+                    size=self.size(person, cell),
                     reasons=tuple(self.labels[place] for place in reasons),
                 )
             )
         return min(found, key=lambda each: (each.size, len(each.values)))
 
 
-def _parts(pipeline: Pipeline, threshold: float) -> tuple[StableBinner, Callable[[Codes], Floats]]:
-    """The binner in front, and what the rest says of cells."""
-    steps = getattr(pipeline, "steps", None)
-    if not steps or not isinstance(steps[0][1], StableBinner):
-        got = type(pipeline).__name__
-        raise ValueError(
-            f"a verdict by cells needs a pipeline that begins with a StableBinner, got {got}: put "
-            "one in front of the model, and fit both."
-        )
-    binner, rest = steps[0][1], pipeline[1:]
-    if not hasattr(rest, "predict_proba") and threshold != 0.5:
-        raise ValueError(
-            f"a threshold of {threshold} is one of probabilities, which the model does not give: "
-            "leave it at .5, or give a model with predict_proba."
-        )
-    shift = math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else 0.0
-    classes = len(binner.classes_)
-
-    def score(cells: Codes) -> Floats:
-        rows = binner.encoded(cells)
-        if hasattr(rest, "feature_names_in_"):  # fitted on a frame
-            rows = pd.DataFrame(rows, columns=binner.get_feature_names_out())
-        found = _log_scores(rest, rows)
-        if found.shape not in ((len(cells),), (len(cells), classes)):
-            raise ValueError(
-                f"a model of {classes} classes must score each of them, got {found.shape[1:]} "
-                "scores a row: let it say one for each class."
-            )
-        if found.ndim == 1:
-            # Half of a score for each side: the margin of a class is then its log-odds.
-            half = (found - shift) / 2
-            found = np.stack([-half, half], 1)
-        return found
-
-    return binner, score
-
-
-def _log_scores(model: Any, rows: Any) -> Floats:
-    """Log-odds of two classes, (N,), or a score for each of several, (N, C).
-
-    Those that the model gives, if they say what its probabilities do: other margins, such as those
-    of boosted votes, would put a threshold elsewhere.
-    """
-    margins = None
-    if hasattr(model, "decision_function"):
-        margins = np.asarray(model.decision_function(rows), dtype=np.float64)
-    if not hasattr(model, "predict_proba"):
-        assert margins is not None
-        return margins
-    shares = np.asarray(model.predict_proba(rows), dtype=np.float64)
-    if margins is not None and margins.ndim == 1:
-        if np.allclose(1 / (1 + np.exp(-np.clip(margins, -700, 700))), shares[:, 1], atol=1e-9):
-            return margins
-    elif margins is not None and margins.shape == shares.shape:
-        raised = np.exp(margins - margins.max(1, keepdims=True))
-        if np.allclose(raised / raised.sum(1, keepdims=True), shares, atol=1e-9):
-            return margins
-    logs = np.log(np.clip(shares, 1e-12, None))
-    found: Floats = logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
-    return found
-
-
 def _check(
     bands: Sequence[Bands],
     k: int,
     side: str,
-    widths: Mapping[str, float],
+    moves: TableMoves,
     threshold: float,
     codes: Mapping[str, str],
     labels: Sequence[str],
@@ -395,35 +284,41 @@ def _check(
         raise ValueError(f"side must be 'for', 'against' or 'both', got {side!r}.")
     if not 0 < threshold < 1:
         raise ValueError(f"threshold must be a probability between 0 and 1, got {threshold!r}.")
-    for name, width in widths.items():
-        if name not in numbers:
-            raise ValueError(f"width names {name!r}, no number: {nearest(str(name), numbers)}")
-        if not 0 <= width < math.inf:
-            raise ValueError(f"the width of {name!r} must be a number >= 0, got {width!r}.")
+    words = [each.name for each in bands if not isinstance(each, NumberBands)]
+    moves.check_names(numbers, words)
 
 
 # --- what can be reached ------------------------------------------------------------------------
 
-Way = list[dict[int, float]]
+Way = list[dict[int, float | str]]
 """For each attribute its reachable bands, and in each the value that is nearest to the person's."""
 
 
-def _reachable(bands: Sequence[Bands], values: Sequence[Any], widths: Mapping[str, float]) -> Way:
+def _reachable(bands: Sequence[Bands], values: Sequence[Any], moves: TableMoves) -> Way:
     return [
-        _moves(each, float(value), float(widths[each.name]))
-        if isinstance(each, NumberBands) and each.name in widths
-        else {int(each.codes(np.array([value]))[0]): math.nan}
+        _numbers(each, float(value), moves)
+        if isinstance(each, NumberBands)
+        else _words(each, value, moves)
         for each, value in zip(bands, values, strict=True)
     ]
 
 
-def _moves(bands: NumberBands, value: float, width: float) -> dict[int, float]:
+def _words(bands: WordBands, value: str, moves: TableMoves) -> dict[int, float | str]:
+    """The bands of words that an exchange leads to, each by one of its words."""
+    own = int(bands.codes(np.array([value], dtype=object))[0])
+    found: dict[int, float | str] = {own: value}
+    for word in moves.steps(bands.name, value) or () if bands.name in moves.exchange else ():
+        found.setdefault(int(bands.codes(np.array([word], dtype=object))[0]), word)
+    return found
+
+
+def _numbers(bands: NumberBands, value: float, moves: TableMoves) -> dict[int, float | str]:
     """The bands of a number that a move reaches, each by the value nearest to the person's own."""
     own = int(bands.codes(np.array([value]))[0])
-    if own > len(bands.edges):  # missing, or a value that means something else than a number
-        return {own: value}
-    found = {own: value}
-    whole = bands.whole and value == round(value)
+    found: dict[int, float | str] = {own: value}
+    if own > len(bands.edges) or not moves.width.get(bands.name, 0.0):
+        return found  # missing, or a value that means something else than a number
+    whole = (bands.whole or bands.name in moves.whole) and value == round(value)
     for place, (low, high) in enumerate(bands.ranges):
         if place == own:
             continue
@@ -436,18 +331,6 @@ def _moves(bands: NumberBands, value: float, width: float) -> dict[int, float]:
         while nearest_in in bands.special:
             step = 1.0 if place > own else -1.0
             nearest_in = nearest_in + step if whole else math.nextafter(nearest_in, step * math.inf)
-        # Within the width, or where adding the width leads to in the same arithmetic.
-        near = abs(nearest_in - value) <= width or value - width <= nearest_in <= value + width
-        if near and low <= nearest_in < high:
+        if moves.reaches(bands.name, value, nearest_in) and low <= nearest_in < high:
             found[place] = nearest_in
     return found
-
-
-# --- reasons of cells ---------------------------------------------------------------------------
-
-
-def decided_by(scores: Floats) -> Codes:
-    """The class of the largest score, of two equal ones the second: at a threshold, it is met."""
-    if scores.shape[1] == 2:
-        return np.asarray(scores[:, 1] >= scores[:, 0], dtype=np.intp)
-    return np.asarray(scores.argmax(1), dtype=np.intp)
