@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from r2et.methods.baselines import Bent, exact_norm, facing_reach, largest_eigen
 from r2et.metrics.thickness import thickness as measured_thickness
 from r2et.models import mlp
 from r2et.models.smoothing import with_softplus
+from r2et.models.stack import by_network, in_turn, stacked
 from r2et.training.objective import Objective
 from r2et.training.settings import FitSettings
 from r2et.training.trainer import fit
@@ -884,48 +886,28 @@ def test_all_randomness_is_drawn_like_x(method: str) -> None:
 # --- several networks as one ---
 
 
-class Stacked(nn.Module):
-    """Several networks as one module: each answers its own share of the rows, in one product."""
-
-    def __init__(self, networks: list[nn.Sequential]) -> None:
-        super().__init__()
-        for place in (0, 2):
-            for name in ("weight", "bias"):
-                both = torch.stack([getattr(n[place], name).detach() for n in networks])
-                setattr(self, f"{name}{place}", nn.Parameter(both))
-        self.activation = copy.deepcopy(networks[0][1])
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.view(len(self.weight0), -1, x.shape[1])
-        hidden = self.activation(torch.baddbmm(self.bias0[:, None], rows, self.weight0.mT))
-        scores = torch.baddbmm(self.bias2[:, None], hidden, self.weight2.mT)
-        return scores.flatten(0, 1)
-
-
 @pytest.mark.parametrize("method", ANY_NETWORK)
 @pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.Softplus])
 def test_networks_are_trained_together_as_alone(method: str, activation: type[nn.Module]) -> None:
     if method == "sp" and activation is nn.Softplus:
         pytest.skip("nothing to replace")
     networks = [tiny_mlp(activation=activation, seed=seed) for seed in range(3)]
-    x, y = numbers(12, 6, seed=1), classes(12)
-    built = METHODS[method].build(k=2)
-    together = Objective(Stacked(networks), built, by_row())
-    values = together.parts_of(x, y)
+    x, y = numbers(3, 4, 6, seed=1), classes(12).view(3, 4)
+    # What a method does before training would be done to the stack as a whole.
+    built = replace(METHODS[method].build(k=2), prepare=None)
+    together = Objective(stacked(networks), built, by_row())
+    values = together.parts_of(in_turn(x), in_turn(y))
     alone = [Objective(network, built, by_row()) for network in networks]
-    rows = [
-        each.parts_of(x[4 * g : 4 * g + 4], y[4 * g : 4 * g + 4]) for g, each in enumerate(alone)
-    ]
+    rows = [each.parts_of(x[g], y[g]) for g, each in enumerate(alone)]
     for name, value in values.items():
-        torch.testing.assert_close(value, torch.cat([each[name] for each in rows]))
+        torch.testing.assert_close(by_network(value, 3), torch.stack([own[name] for own in rows]))
     sum(value.sum() for value in values.values()).backward()  # type: ignore[union-attr]
     for g, each in enumerate(alone):
         sum(value.sum() for value in rows[g].values()).backward()  # type: ignore[union-attr]
-        layers = [each.model[0], each.model[2]]  # type: ignore[index]
-        for place, layer in zip((0, 2), layers, strict=True):
-            stack: Any = together.model
-            torch.testing.assert_close(getattr(stack, f"weight{place}").grad[g], layer.weight.grad)
-            torch.testing.assert_close(getattr(stack, f"bias{place}").grad[g], layer.bias.grad)
+        pairs = zip(together.model.parameters(), each.model.parameters(), strict=True)
+        for whole, mine in pairs:
+            assert whole.grad is not None
+            torch.testing.assert_close(whole.grad[g], mine.grad)
 
 
 # --- training ---

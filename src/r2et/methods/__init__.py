@@ -10,6 +10,12 @@ from r2et.methods.baselines import (
     thick,
     weight_decay,
 )
+from r2et.methods.contribution_loss import (
+    contribution_margin,
+    corner_moves,
+    single_moves,
+    whole_moves,
+)
 from r2et.methods.margins import mean_margin, unit_length
 from r2et.methods.method import BatchContext, Method, MethodEntry, Penalty
 from r2et.methods.steadfast_loss import steadfast
@@ -21,10 +27,14 @@ __all__ = [
     "Method",
     "MethodEntry",
     "Penalty",
+    "contribution_margin",
+    "corner_moves",
     "mean_margin",
     "r2et",
+    "single_moves",
     "steadfast",
     "unit_length",
+    "whole_moves",
 ]
 
 
@@ -136,5 +146,12 @@ METHODS: dict[str, MethodEntry] = {
         family="ours",
         weights=("thickness", "variation"),
         model="structured",
+    ),
+    "r2et-contributions": MethodEntry(
+        function=contribution_margin,
+        label="R2ET-contributions",
+        line="the top k contributions lead by more than the worst admissible move takes away",
+        family="ours",
+        weights=("thickness",),
     ),
 }
