@@ -261,6 +261,8 @@ class Place:
         words = ["audit", str(data), "--model", str(model), "--attack", "none", "--rows", "3"]
         return [
             *words,
+            "--explain",
+            "slopes",
             "-k",
             "2",
             "--radii",

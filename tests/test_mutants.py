@@ -17,8 +17,8 @@ def test_there_are_enough_in_every_area() -> None:
     assert len(MUTATIONS) >= 150
     areas = {re.sub(r"src/r2et/(\w+)(\.py|/).*", r"\1", mutation.path) for mutation in MUTATIONS}
     assert areas == {
-        *("attacks", "bands", "certification", "core", "evaluation", "experiments", "explainers"),
-        *("methods", "metrics", "theory", "training"),
+        *("actionable", "attacks", "auditing", "bands", "certification", "core", "evaluation"),
+        *("experiments", "explainers", "methods", "metrics", "theory", "training"),
     }
 
 

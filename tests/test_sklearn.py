@@ -28,7 +28,7 @@ from r2et.data import Part
 from r2et.explainers import EXPLAINERS, Gradient, predicted, slopes
 from r2et.methods import METHODS, Method
 from r2et.models import MODELS
-from r2et.sklearn import MODERATE, NetworkClassifier, Reason, held_out
+from r2et.sklearn import MODERATE, FeatureScore, NetworkClassifier, held_out
 from r2et.training.checkpoint import load
 from r2et.training.settings import FitSettings
 from r2et.training.trainer import fit
@@ -208,6 +208,7 @@ def test_a_weight_is_so_many_rows_whatever_their_order(settings: dict[str, Any])
     assert same_weights(weighted.model_, repeated.model_)
     assert weighted.schema_ == repeated.schema_
     assert weighted.n_iter_ == repeated.n_iter_
+    assert torch.equal(weighted.reference_, repeated.reference_)
 
 
 def test_only_ratios_of_weights_matter() -> None:
@@ -378,7 +379,7 @@ def test_reasons_are_the_largest_scores_in_words() -> None:
     scores = trained().explain(X)
     for row, reasons in zip(scores.itertuples(index=False), trained().reasons(X), strict=True):
         ranked = sorted(zip(row, scores.columns, strict=True), key=lambda pair: -pair[0])
-        assert reasons == [Reason(name, score) for score, name in ranked[:3]]
+        assert reasons == [FeatureScore(name, score) for score, name in ranked[:3]]
     assert [len(each) for each in trained().reasons(X, k=2, by="column")] == [2] * 20
     assert {each[0].feature for each in trained().reasons(X, 1, by="column")} <= set(X.columns)
 
@@ -407,7 +408,7 @@ def test_what_is_explained_by_one_feature_cannot_change() -> None:
     X = np.linspace(0, 1, 20)[:, None]
     model = quick().fit(X, X[:, 0] > 0.5)
     assert model.k_ == 1
-    assert model.reasons(X[:1]) == [[Reason("x0", model.explain(X[:1])[0, 0])]]
+    assert model.reasons(X[:1]) == [[FeatureScore("x0", model.explain(X[:1])[0, 0])]]
     np.testing.assert_array_equal(model.stability(X, epsilon=1.0), 1)
 
 
@@ -415,6 +416,66 @@ def test_what_is_explained_by_one_feature_cannot_change() -> None:
 def test_k_leaves_a_feature_to_hold_the_others_against(k: int, held: int) -> None:
     X, y = make_classification(60, 5, random_state=0)
     assert quick(k=k, epochs=1).fit(X, y).k_ == held
+
+
+# --- the reference ------------------------------------------------------------------------------
+
+
+def test_a_reference_stands_for_the_rows_of_the_training() -> None:
+    X, y = people(300)
+    model = quick(epochs=1).fit(X, y)
+    assert model.reference_.shape == (200, len(model.get_feature_names_out()))
+    encoded = {tuple(row): label for row, label in zip(model.encode(X).tolist(), y, strict=True)}
+    labels = [encoded[tuple(row)] for row in model.reference_.tolist()]  # each is one of the rows
+    assert len(set(map(tuple, model.reference_.tolist()))) == 200
+    assert abs(labels.count("yes") - 200 * (y == "yes").mean()) <= 1
+    few = quick(epochs=1).fit(X[:50], y[:50])
+    assert sorted(few.reference_.tolist()) == sorted(few.encode(X[:50]).tolist())
+
+
+def test_heavy_rows_are_often_in_the_reference() -> None:
+    X, y = people(60)
+    weights = np.where(np.arange(60) < 10, 5.0, 0.2)
+    model = quick(epochs=1).fit(X, y, sample_weight=weights)
+    heavy = model.encode(X[:10]).tolist()
+    # Ten rows of 60 have a weight of 50 in 60; rows are picked at equal distances of weight.
+    assert sum(row in heavy for row in model.reference_.tolist()) in range(165, 169)
+
+
+def test_a_refit_keeps_the_reference(tmp_path: Path) -> None:
+    X, y = people(120)
+    X = X.assign(since=pd.Timestamp("2020-01-01") + pd.to_timedelta(X.age, unit="D"))
+    old = quick(epochs=1).fit(X[:60], y[:60])
+    new = quick(epochs=1, reference=old.reference_table()).fit(X[60:], y[60:])
+    assert torch.equal(new.reference_, new.encode(old.reference_table()))
+    assert old.encode(old.reference_table()).equal(old.reference_)
+    assert old.encode(new.reference_table()).equal(old.reference_)
+    again = NetworkClassifier.load(new.save(tmp_path / "new"))
+    assert torch.equal(again.reference_, new.reference_)
+    assert torch.equal(again.fit(X[60:], y[60:]).reference_, new.reference_)
+    for wrong, told in ((X[:0], "0 sample"), (X[["age"]], "feature names")):
+        with pytest.raises(ValueError, match=told):
+            quick(reference=wrong).fit(X, y)
+    arrays, labels = three_classes()
+    first = quick(epochs=1).fit(arrays, labels)
+    table = first.reference_table()
+    assert torch.equal(
+        quick(epochs=1, reference=table).fit(arrays, labels).reference_, first.reference_
+    )
+
+
+def test_files_of_earlier_versions_have_no_reference(tmp_path: Path) -> None:
+    with safe_open(trained().save(tmp_path / "now"), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        notes = json.loads(file.metadata()["r2et"])
+    about = notes["recipe"]["estimator"]
+    about["format"] = 2
+    del about["reference"], about["parameters"]["reference"]
+    save_file(tensors, tmp_path / "old", metadata={"r2et": json.dumps(notes)})
+    old = NetworkClassifier.load(tmp_path / "old")
+    assert old.reference_ is None
+    assert "keeps no reference" in refusal(old.reference_table)
+    assert NetworkClassifier.load(old.save(tmp_path / "again")).reference_ is None
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -448,6 +509,7 @@ def test_a_saved_classifier_answers_bit_for_bit(name: str, tmp_path: Path) -> No
     assert again.get_params() == model.get_params()
     assert type(again.hidden) is tuple
     assert again.schema_ == model.schema_
+    assert torch.equal(again.reference_, model.reference_)
     assert again.classes_.dtype == model.classes_.dtype
     assert (again.k_, again.n_iter_) == (model.k_, model.n_iter_)
     assert hasattr(again, "feature_names_in_") == hasattr(model, "feature_names_in_")

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from r2et.actionable.rules import actionable_set as actionable_set
+    from r2et.actionable.tables import TableMoves as TableMoves
     from r2et.attacks.registry import attack as attack
     from r2et.attacks.registry import attack_curve as attack_curve
     from r2et.attacks.search import AttackResult as AttackResult
     from r2et.auditing import Audit as Audit
     from r2et.auditing import ItemSource as ItemSource
+    from r2et.auditing import ReasonAudit as ReasonAudit
     from r2et.bands.binner import StableBinner as StableBinner
     from r2et.bands.classifier import StableClassifier as StableClassifier
-    from r2et.bands.verdicts import band_verdicts as band_verdicts
+    from r2et.bands.pipelines import band_verdicts as band_verdicts
     from r2et.certification import Certificate as Certificate
     from r2et.certification import certify as certify
     from r2et.core.inputs import Inputs as Inputs
@@ -60,13 +62,15 @@ WHERE = {
     "NetworkClassifier": "sklearn",
     "Objective": "training.objective",
     "Piece": "core.inputs",
+    "ReasonAudit": "auditing",
+    "TableMoves": "actionable.tables",
     "StableBinner": "bands.binner",
     "StableClassifier": "bands.classifier",
     "actionable_set": "actionable.rules",
     "attack": "attacks.registry",
     "attack_curve": "attacks.registry",
     "audit": "report.audit_page",
-    "band_verdicts": "bands.verdicts",
+    "band_verdicts": "bands.pipelines",
     "certify": "certification",
     "fit": "training.trainer",
     "from_frame": "data.frames",

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.attacks.registry import attack
+from r2et.bands.table import spread_rows
 from r2et.certification.certificate import Certificate, certify
 from r2et.core.autograd import eval_mode
 from r2et.core.limits import check_bytes
@@ -36,11 +37,12 @@ from r2et.data.cells import Floats
 from r2et.data.dataset import Part
 from r2et.data.encoder import holds_words, numbers_of, values_of, words_of, written_as
 from r2et.data.fitting import learnt
-from r2et.data.schema import Category, Schema, Values
-from r2et.data.writing import Writing
+from r2et.data.schema import Attribute, Category, Numeric, Schema, Values
+from r2et.data.writing import ORIGIN, Writing
 from r2et.explainers import (
     Explainer,
     Form,
+    draw_reference,
     log_odds,
     logits_of,
     predicted,
@@ -63,12 +65,13 @@ if TYPE_CHECKING:
 By = Literal["feature", "column"]
 Codes = NDArray[np.intp]
 
-FORMAT = 2  # of saved classifiers
-FORMATS = (1, FORMAT)  # that can be read
+FORMAT = 3  # of saved classifiers
+FORMATS = (1, 2, FORMAT)  # that can be read
 LEAST_STEPS = 30  # of an epoch: small tables are gone through several times
 LEAST_BATCH = 32
 ROWS_OF_A_CURVE = 100  # different ones, for each numeric feature: fewer bend a curve by chance
 ROWS_AT_ONCE = 65_536
+REFERENCE = 200  # rows that contributions are told against
 MODERATE = EnsembleBudget(rounds=2, starts=16, steps=15, points=48, moves=24)
 
 
@@ -137,6 +140,19 @@ def held_out(y: Codes, share: float, seed: int) -> NDArray[np.bool_]:
     return chosen
 
 
+def reference_rows(y: Codes, weights: Floats, seed: int) -> Codes:
+    """Numbers of 200 rows that stand for all, or all of fewer rows, each class by its weight.
+
+    Of rows that count differently a heavy one may be there several times.
+    """
+    if (weights != weights[0]).any():
+        return spread_rows(y, weights, REFERENCE, seed)
+    numbers = torch.arange(len(y))
+    rows = min(REFERENCE, len(y))
+    drawn: Codes = draw_reference(numbers, torch.from_numpy(y), rows=rows, seed=seed).numpy()
+    return drawn
+
+
 def by_log_loss(x: Tensor, y: Tensor, weights: Tensor) -> Score:
     """A score of models: minus the mean log-loss on these rows."""
 
@@ -159,7 +175,7 @@ def not_judged(model: nn.Module) -> float:
 # --- the classifier -----------------------------------------------------------------------------
 
 
-class Reason(NamedTuple):
+class FeatureScore(NamedTuple):
     """A feature, or a column of the table, and how much it mattered."""
 
     feature: str
@@ -188,8 +204,13 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     many of its most frequent values, and all others are "other"; without it, one of more than 500
     values is refused.
 
+    Contributions are told against 200 of the rows, drawn once and part of the classifier.
+    `reference` gives them instead, rows of a table like X, such as `reference_table()` of the
+    classifier that this one replaces.
+
     Fitted, it has `model_` (the network on encoded rows), `schema_`, `classes_`, `k_`, `n_iter_`,
-    `n_features_in_` and, if columns had names, `feature_names_in_`.
+    `reference_` (encoded rows; None in files of earlier versions), `n_features_in_` and, if columns
+    had names, `feature_names_in_`.
 
     >>> X = pd.DataFrame({"age": [20, 30, 40, 50], "job": ["none", "clerk", "clerk", "none"]})
     >>> model = NetworkClassifier(epochs=5, random_state=0).fit(X, ["no", "no", "yes", "yes"])
@@ -212,6 +233,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     class_weight: Mapping[Any, float] | str | None = None
     categorical: Sequence[str | int] | str = "infer"
     max_categories: int | None = None
+    reference: Any = None
     random_state: int | np.random.RandomState | None = None
     device: str | None = None
 
@@ -266,6 +288,11 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ways,
             self.max_categories,
         )
+        if self.reference is None:
+            chosen = reference_rows(y, weights, seed)
+            self._refer_to([own[chosen] for own in columns])
+        else:
+            self._refer_to(values_of(self.schema_, self._new_table(self.reference)))
         self.k_ = int(max(1, min(self.k, len(self.schema_.features) - 1)))
         self._plan = self._built_as(rows=int((~judging).sum()))
         x, labels = self.schema_.encode(columns).float(), torch.from_numpy(y)
@@ -296,6 +323,11 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         self.model_ = model.double().eval()
         self.n_iter_ = len(history)
+
+    def _refer_to(self, cells: list[Values] | None) -> None:
+        """Keep the cells, column by column, of the rows that contributions are told against."""
+        self._usual = cells
+        self.reference_ = None if cells is None else self.schema_.encode(cells)
 
     def _built_as(self, rows: int) -> dict[str, Any]:
         """What the network and the method are built from, kept for `save`."""
@@ -438,6 +470,24 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table = self._new_table(X)
         return self.schema_.encode(values_of(self.schema_, table))
 
+    def reference_table(self) -> pd.DataFrame:
+        """The rows of `reference_` as a table like X, to be kept when fitted again."""
+        check_is_fitted(self)
+        if self._usual is None:
+            raise ValueError(
+                "a classifier of an earlier version keeps no reference: fit it again, or give "
+                "rows of its training yourself."
+            )
+        named = hasattr(self, "feature_names_in_")
+        return pd.DataFrame(
+            {
+                name if named else place: _cells(attribute, own)
+                for place, (name, attribute, own) in enumerate(
+                    zip(self._column_names(), self.schema_.attributes, self._usual, strict=True)
+                )
+            }
+        )
+
     def get_feature_names_out(self, input_features: Any = None) -> Values:
         """Names of the encoded features, in the order in which `explain` scores them: (n,)."""
         check_is_fitted(self)
@@ -497,12 +547,12 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         by: By = "feature",
         target: Any = None,
         explainer: str | Explainer = "grad",
-    ) -> list[list[Reason]]:
+    ) -> list[list[FeatureScore]]:
         """For each row the k features, or columns, that mattered most, the first of all first."""
         scores, names = self._scores(X, by, target, explainer, "absolute"), self._names(by)
         ranked = order(scores)[:, : self._shown(k)]
         return [
-            [Reason(names[place], row[place]) for place in places]
+            [FeatureScore(names[place], row[place]) for place in places]
             for row, places in zip(scores.tolist(), ranked.tolist(), strict=True)
         ]
 
@@ -598,9 +648,12 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> Path:
         """The path, now holding the fitted classifier: weights as safetensors, the rest as JSON."""
         check_is_fitted(self)
+        parameters = {**self.get_params(), "reference": None}  # what was given is what is kept
+        cells = None if self._usual is None else [own.tolist() for own in self._usual]
         about = {
             "format": FORMAT,
-            "parameters": {name: _to_json(name, each) for name, each in self.get_params().items()},
+            "parameters": {name: _to_json(name, each) for name, each in parameters.items()},
+            "reference": {"given": self.reference is not None, "cells": cells},
             "plan": {**self._plan, "settings": _to_json("method_settings", self._plan["settings"])},
             "columns": self.schema_.to_json(),
             "named": hasattr(self, "feature_names_in_"),
@@ -647,12 +700,28 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found.n_features_in_ = len(found.schema_.columns)
         if about["named"]:
             found.feature_names_in_ = np.array(found.schema_.columns, dtype=object)
+        found._restore_reference(about.get("reference", {"given": False, "cells": None}))
         with bounded([each.numel() for each in tensors.values()]):
             network = build(found._plan["network"], stream(0, "unused")).double()
         prepare = method_of(found._plan).prepare
         found.model_ = (prepare(network) if prepare else network).eval()
         load_into(found.model_, tensors, path)
         return found
+
+    def _restore_reference(self, saved: Mapping[str, Any]) -> None:
+        if saved["cells"] is None:
+            self._refer_to(None)
+            return
+        rows = max(map(len, saved["cells"]))
+        check_bytes(8 * rows * len(self.schema_.features), "the reference of a saved classifier")
+        self._refer_to(
+            [
+                np.array(own, dtype=np.float64 if isinstance(each, Numeric) else object)
+                for each, own in zip(self.schema_.attributes, saved["cells"], strict=True)
+            ]
+        )
+        if saved["given"]:
+            self.reference = self.reference_table()
 
 
 # --- small parts --------------------------------------------------------------------------------
@@ -696,6 +765,14 @@ def _cells_apart(X: Any, mixed: bool) -> Any:
 def _admitting(mixed: bool) -> dict[str, Any]:
     """What scikit-learn's checks of an array admit."""
     return {"dtype": None if mixed else "numeric", "ensure_all_finite": "allow-nan"}
+
+
+def _cells(attribute: Attribute, values: Values) -> Any:
+    """The cells of a column as a table holds them: dates are dates again."""
+    written = attribute.writing if isinstance(attribute, Numeric) else None
+    if written is None or written.order is None:
+        return values
+    return pd.Timestamp(ORIGIN) + pd.to_timedelta(values, unit="D")
 
 
 def _array(values: Tensor) -> Floats:

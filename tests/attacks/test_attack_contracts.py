@@ -181,8 +181,7 @@ def test_an_example_is_attacked_alone(name: str, batch_norm: bool) -> None:
         y = predicted(model, x)
     together = small(name, radius=2.0)(model, x, y)
     assert together.flipped.any()
-    for rows in (1, 3):
-        assert_same(small(name, radius=2.0, rows_at_once=rows)(model, x, y), together, atol=1e-12)
+    assert_same(small(name, radius=2.0, rows_at_once=3)(model, x, y), together, atol=1e-12)
     alone = small(name, radius=2.0)(model, x[4:5], y[4:5])
     torch.testing.assert_close(alone.x[0], together.x[4], rtol=0, atol=1e-12)
     assert alone.first_flip[0] == together.first_flip[4]
@@ -371,7 +370,7 @@ def test_an_entry_says_what_it_does(name: str) -> None:
 
 
 @every_attack
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @example(  # gradients so small that their squares vanish
     seed=255,
     d=3,

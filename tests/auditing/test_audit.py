@@ -37,7 +37,7 @@ from test_run_page import Outline
 from torch import Tensor, nn
 
 from closed_form import tiny_mlp
-from r2et import __version__, audit
+from r2et import __version__
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     Audit,
@@ -70,6 +70,7 @@ from r2et.report.audit_page import audit_html
 from r2et.sklearn import NetworkClassifier
 from r2et.training.checkpoint import save
 from refusals import refusal
+from slopes import audit
 
 LIGHT = EnsembleBudget(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
 QUICK: dict[str, Any] = {"budget": LIGHT, "measured": 20}
@@ -989,7 +990,7 @@ def test_a_pipeline_is_audited_in_original_units(classifier: NetworkClassifier) 
 # --- streams, kills, files ----------------------------------------------------------------------
 
 
-def blocks(rows: int = 24, size: int = 10) -> Iterator[tuple[Tensor, Tensor]]:
+def blocks(rows: int = 14, size: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
     table = cancer_table(rows)
     assert isinstance(table.x, Tensor)
     assert isinstance(table.y, Tensor)
@@ -1001,13 +1002,13 @@ def test_rows_from_an_iterator(cancer_net: nn.Sequential, tmp_path: Path) -> Non
 
     def run(rows: Iterator[Any], out: Path | None) -> Audit:
         streamed = Table(x=rows, **named)
-        return audit(cancer_net, streamed, k=5, radii="all", out=out, chunk=8, attack="none")
+        return audit(cancer_net, streamed, k=5, radii="all", out=out, chunk=5, attack="none")
 
     found = run(blocks(), tmp_path / "out")
-    whole = audit(cancer_net, cancer_table(24), k=5, attack="none")
+    whole = audit(cancer_net, cancer_table(14), k=5, attack="none")
     assert found.counts == whole.counts
-    assert found.data.rows == 24
-    assert [each.row for each in found.decisions] == [*range(24)]
+    assert found.data.rows == 14
+    assert [each.row for each in found.decisions] == [*range(14)]
     for one, other in zip(found.decisions, whole.decisions, strict=True):
         assert one.certified_radius == pytest.approx(other.certified_radius, rel=1e-6)
     again = run(blocks(), tmp_path / "out")
@@ -1020,7 +1021,7 @@ def test_rows_from_an_iterator(cancer_net: nn.Sequential, tmp_path: Path) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         run(short(), tmp_path / "begun")
-    other = [(x.index_fill(0, torch.tensor([9 % len(x)]), 7.0), y) for x, y in blocks()]
+    other = [(x.index_fill(0, torch.tensor([5 % len(x)]), 7.0), y) for x, y in blocks()]
     assert "are not the ones" in refusal(lambda: run(iter(other), tmp_path / "begun"))
     other = [(x + 1, y) for x, y in blocks()]
     assert "of other rows" in refusal(lambda: run(iter(other), tmp_path / "begun"))
@@ -1034,9 +1035,11 @@ import torch
 from torch import nn
 torch.set_num_threads(1)
 from r2et.attacks import EnsembleBudget
-from r2et import audit
+from functools import partial
+import r2et
 from r2et.auditing import Table
 
+audit = partial(r2et.audit, explain="slopes")
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 torch.manual_seed(0)
 models = {name: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)) for name in "ab"}
@@ -1247,7 +1250,7 @@ def test_quotas_are_in_proportion_and_leave_nobody_out(counts: dict[str, int], m
 def test_rows_as_parquet(cancer_net: nn.Sequential, tmp_path: Path) -> None:
     parquet, plain = tmp_path / "parquet", tmp_path / "csv"
     for folder, form in ((parquet, "parquet"), (plain, "csv")):
-        audit(cancer_net, cancer_table(12), k=5, out=folder, format=form, chunk=5, **QUICK)
+        audit(cancer_net, cancer_table(6), k=5, out=folder, format=form, chunk=4, **QUICK)
     assert not (parquet / "decisions.csv").exists()
     one, other = (
         pd.read_parquet(parquet / "decisions.parquet"),
@@ -1466,6 +1469,7 @@ def test_the_command_writes_a_report(
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     words = (
         *("audit", "heloc.csv", "--model", "heloc_models:build", "--weights", "net.safetensors"),
+        *("--explain", "slopes"),
         *("--config", "audit.toml", "--k", "4", "--tolerance", "0.05", "--epsilons", "0.1,0.3"),
         *("--rows", "20", "--rounds", "1", "--compare", "heloc_models:build@net.safetensors"),
     )
@@ -1518,14 +1522,17 @@ def test_a_pandas_table_is_audited_as_its_file_would_be(heloc_files: Path) -> No
     assert [each.id for each in found.decisions] == list(frame["applicant"][:8])
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "audit.md").read_text(encoding="utf-8")
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 
-def blocks_of(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+def blocks_of(language: str, page: str = "audit.md") -> list[str]:
+    text = (GUIDES / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-def test_everything_on_the_page_works(
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::r2et.bands.classifier.LostAccuracy")
+def test_everything_on_the_pages_works(
     heloc_files: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -1534,6 +1541,7 @@ def test_everything_on_the_page_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     models, train, in_python = blocks_of("python")
+    (of_slopes,) = blocks_of("python", "audit-slopes.md")
     Path("my_models.py").write_text(models)
     Path("train.py").write_text(train)
     for name, content in zip(("audit.toml", "heloc.toml"), blocks_of("toml"), strict=True):
@@ -1545,16 +1553,19 @@ def test_everything_on_the_page_works(
     shutil.copy(heloc_files / "heloc_models.py", ".")
     commands = [
         shlex.split(line)
-        for block in blocks_of("sh")
+        for page in ("audit.md", "audit-slopes.md")
+        for block in blocks_of("sh", page)
         for line in block.splitlines()
         if line.startswith("r2et ")
     ]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for number, words in enumerate(commands):
-        quick = ("--rows", "12", "--rounds", "1", "--out", f"out {number}")
+        quick = ["--rows", "12" if "slopes" in words else "3", "--out", f"out {number}"]
+        quick += ["--rounds", "1"] if "slopes" in words else []
         code, out, err = call(monkeypatch, capsys, *words[1:], *quick)
         assert code == 0, err
         assert "audit.html" in out
     exec(compile(in_python, "audit.md", "exec"), {})
+    exec(compile(of_slopes, "audit-slopes.md", "exec"), {})
     assert "certified" in capsys.readouterr().out
     assert Path("side-by-side/audit.html").exists()

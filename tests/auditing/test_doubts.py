@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from r2et import audit
 from r2et.auditing import Table, settings_of
 from r2et.auditing.column_names import difference
 from r2et.cli import main
 from r2et.sklearn import NetworkClassifier
 from refusals import refusal
+from slopes import audit
 
 BUILD = """
 from torch import nn
@@ -74,7 +74,7 @@ def called(
 
     def call(data: str, *words: str) -> tuple[object, str]:
         quick = ("--k", "2", "--attack", "none", "--rows", "40", "--radii", "none")
-        quick += ("--checked", "0")
+        quick += ("--checked", "0", "--explain", "slopes")
         out = ("--out", f"out {next(numbers)}")
         monkeypatch.setattr(sys, "argv", ["r2et", "audit", data, *words, *quick, *out])
         with pytest.raises(SystemExit) as ended:

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from r2et import audit
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     DataSettings,
@@ -24,6 +23,7 @@ from r2et.data import Dataset, ItemStructure
 from r2et.explainers import Gradient, predicted
 from r2et.report.audit_page import audit_html
 from refusals import refusal
+from slopes import audit
 
 auditing = importlib.import_module("r2et.auditing.run")
 QUICK = EnsembleBudget(rounds=1, starts=2, steps=6, points=4, moves=2, pairs=0, even=2, itself=True)

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from r2et import audit
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import (
     Audit,
@@ -30,6 +29,7 @@ from r2et.auditing import (
 from r2et.certification import Certificate
 from r2et.cli import main
 from refusals import refusal
+from slopes import audit
 
 LIGHT = EnsembleBudget(rounds=1, starts=4, steps=6, points=8, moves=4, pairs=6, sharpness=(8.0,))
 QUICK: dict[str, Any] = {"k": 2, "budget": LIGHT, "measured": 0}
@@ -212,7 +212,7 @@ def test_the_command_ends_with_code_1_and_a_file(
     lines = [",".join(NAMES), *(",".join(map(repr, row)) for row in rows().tolist())]
     Path("made.csv").write_text("\n".join(lines))
     words = "r2et audit made.csv --model self_check_models:build --weights net.safetensors --k 2"
-    words += " --attack none --out out"
+    words += " --explain slopes --attack none --out out"
 
     def called(*more: str) -> tuple[object, str]:
         monkeypatch.setattr(sys, "argv", [*words.split(), *more])

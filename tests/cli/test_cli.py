@@ -29,6 +29,7 @@ from r2et.data import load
 from r2et.evaluation.results import append_results
 from r2et.experiments import attack_run as laboratory
 from r2et.experiments.config import load_recipe
+from r2et.explainers import EXPLAINERS
 from r2et.models import MODELS
 from r2et.training.checkpoint import save
 
@@ -224,6 +225,7 @@ def test_list_names_everything_once(r2et) -> None:
     )
     assert {"vanilla", "r2et", "r2et-noh", "r2et-mm", "r2et-mm-noh"} <= set(known["methods"])
     assert {"er", "mse", "strong"} <= set(known["attacks"])
+    assert known["explainers"].keys() == EXPLAINERS.keys()
     assert all(line for entries in known.values() for line in entries.values())
     code, shown, _ = r2et("list")
     assert code == 0

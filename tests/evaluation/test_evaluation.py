@@ -18,7 +18,7 @@ from r2et.core.ranking import precision_at_k
 from r2et.core.rng import stream
 from r2et.core.settings import changed, settings_from
 from r2et.data import Split, load
-from r2et.evaluation.decisions import Reason, changes, reasons
+from r2et.evaluation.decisions import FeatureShare, changes, reasons
 from r2et.evaluation.evaluate import (
     Task,
     attacked_by,
@@ -607,8 +607,8 @@ def test_reasons_are_shares_of_all() -> None:
     saliency = torch.zeros(16, dtype=torch.float64)
     saliency[3], saliency[5], saliency[0] = 5.0, 3.0, 2.0
     names = [feature.name for feature in split().dataset.features]
-    assert reasons(split(), saliency, 2) == (
-        Reason(name=names[3], share=0.5),
-        Reason(name=names[5], share=0.3),
+    assert reasons(names, saliency, 2) == (
+        FeatureShare(name=names[3], share=0.5),
+        FeatureShare(name=names[5], share=0.3),
     )
-    assert [each.share for each in reasons(split(), 0 * saliency, 2)] == [0.0, 0.0]
+    assert [each.share for each in reasons(names, 0 * saliency, 2)] == [0.0, 0.0]

@@ -20,6 +20,8 @@ from r2et.evaluation.moves import (
     every_move,
     labels_of,
     logistic_regression,
+    move_sizes,
+    reasons_under_moves,
     under_moves,
 )
 
@@ -89,15 +91,31 @@ def test_broken_shares_are_those_of_moves_made_one_by_one(name: str) -> None:
         return [set(each[:k]) for each in np.argsort(phi, 1, kind="stable").tolist()]
 
     first, worst = top(x), np.ones(len(x))
+    core, within = [set(each) for each in first], np.zeros(len(x), dtype=bool)
     for age in (-1, 0, 1):
         for hours in (-2, -1, 0, 1, 2):
             moved = x.assign(age=x.age + age, hours=x.hours + hours)
             stays = (model.score(moved) >= 0) == (model.score(x) >= 0)
             same = [len(a & b) / k for a, b in zip(first, top(moved), strict=True)]
             worst = np.where(stays, np.minimum(worst, same), worst)
+            core = [
+                kept & now if stay else kept
+                for kept, now, stay in zip(core, top(moved), stays, strict=True)
+            ]
+            if abs(hours) <= 1 and not age:
+                within |= stays & (np.array(same) < 1)
     assert found.broken == pytest.approx((worst < 1).mean())
     assert found.kept == pytest.approx(worst.mean())
     assert found.kappa == pytest.approx((found.kept - found.overlap) / (1 - found.overlap))
+    assert found.core == pytest.approx(np.mean([len(each) for each in core]))
+    assert found.all_but_one == pytest.approx(np.mean([len(each) >= k - 1 for each in core]))
+    shared = [len(a & b) / k for at, a in enumerate(first) for b in first[:at]]
+    assert found.overlap_of_all == pytest.approx(np.mean(shared))
+    moved = list(every_move(x, WIDTHS))
+    told = reasons_under_moves(model, x, moved, [reference], k)
+    half, whole = told.broken_within(move_sizes(x, moved, WIDTHS), [0.5, 1.0])
+    assert half == pytest.approx(within.mean())  # an hour; half a year is none
+    assert whole == pytest.approx(found.broken)
 
 
 def test_all_moves_of_whole_numbers_and_drawn_ones() -> None:

@@ -2,10 +2,12 @@
 
 import copy
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,14 @@ from r2et.attacks.pgd import WalkBudget
 from r2et.attacks.radius import Curve
 from r2et.attacks.registry import ATTACKS, attack
 from r2et.attacks.search import AttackResult
+from r2et.core.ranking import precision_at_k
 from r2et.data import Split, load
+from r2et.evaluation.evaluate import actionable_of
 from r2et.experiments import attack_run as laboratory
 from r2et.experiments.attack_records import AttackRun, AttackRunSettings
 from r2et.experiments.attack_run import (
     DRAWS,
+    WIDE,
     attack_model,
     budget_at,
     check_request,
@@ -36,7 +41,7 @@ from r2et.experiments.attack_run import (
 )
 from r2et.experiments.config import Recipe, recipe_from
 from r2et.experiments.runner import fitted
-from r2et.explainers import EXPLAINERS, SmoothGrad, gradient, slopes
+from r2et.explainers import EXPLAINERS, Shapley, SmoothGrad, gradient, predicted, slopes
 from r2et.metrics.statistics import auc
 from r2et.perturbations import Box, L2Ball
 from r2et.training.checkpoint import save
@@ -129,6 +134,7 @@ def rows(model: nn.Module, split: Split, count: int = COUNT) -> tuple[nn.Module,
         ({"epsilons": (float("inf"),)}, "got inf"),
         ({"examples": 0}, "examples >= 1, got 0"),
         ({"rounds": 0}, "rounds >= 1, got 0"),
+        ({"explainer": "shapley", "project_one_hot": True}, "nothing to project"),
         ({"seconds": 0.0}, "positive number of seconds, got 0"),
         ({"seconds": float("nan")}, "positive number of seconds"),
     ],
@@ -144,6 +150,7 @@ def test_settings_with_which_nothing_can_be_attacked_are_refused(
     [
         ({"k": 16}, "k must lie in 1..15"),
         ({"k": 0}, "k must lie in 1..15"),
+        ({"explainer": "shapley", "k": 11}, "k must lie in 1..10 for 11 features"),
         ({"perturbation": "actionble"}, "did you mean 'actionable'"),
         ({"perturbation": "rules.txt"}, ".toml file"),
         ({"perturbation": "nowhere.toml"}, "no file of rules 'nowhere.toml'"),
@@ -383,6 +390,68 @@ def test_doubling_is_what_twice_the_rounds_change(
     assert found.doubling.after == float(twice.precision.mean())
     assert found.doubling.change < 0  # else nothing was tested
     assert found.doubling.before == float(found.curve.raw[-1].mean())
+
+
+FAST = replace(WIDE, rounds=1, steps=4, points=4, moves=4, sharpness=(8.0,))
+
+
+def test_contributions_of_attributes_are_attacked(
+    model: nn.Module, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laboratory, "WIDE", FAST)
+    monkeypatch.setattr(laboratory, "REFERENCE", 4)
+    asked = replace(LITTLE, explainer="shapley", of="margin", k=3, perturbation="actionable")
+    found = attack_model(model, split, replace(asked, epsilons=(1.0,), examples=1))
+    network, x, y = rows(model, split, 1)
+    table, reference = split.dataset.table, explainer_of(asked, split).reference
+    assert float(torch.cdist(reference, split.train.x.double()).amin(1).max()) < 1e-6
+    names, columns = table.group_names, torch.tensor(table.groups)
+    n, signs = len(names), torch.tensor([-1.0, 1.0]).double() * (2 * int(y[0]) - 1)
+
+    def score(chosen: tuple[int, ...]) -> float:
+        mine = torch.isin(columns, torch.tensor(chosen, dtype=torch.long))
+        with torch.no_grad():
+            return float((network(torch.where(mine, x, reference)) @ signs).mean())
+
+    # The definition: what each attribute adds to every set of others, by the weight of its size.
+    scores = {
+        chosen: score(chosen) for size in range(n + 1) for chosen in combinations(range(n), size)
+    }
+    expected = torch.zeros(n, dtype=torch.float64)
+    for chosen, value in scores.items():
+        weight = math.factorial(len(chosen)) * math.factorial(max(0, n - len(chosen) - 1))
+        for each in set(range(n)) - set(chosen):
+            joined = tuple(sorted((*chosen, each)))
+            expected[each] += weight / math.factorial(n) * (scores[joined] - value)
+    torch.testing.assert_close(found.curve.before[0], expected.abs())
+    assert found.exchanges is None
+    told = found.contributions
+    assert told is not None
+    assert "11 attributes to the margin" in told
+    assert "4 rows drawn from the training part" in told
+    assert found.record()["contributions"] == told
+    lines = example_rows(split, found)
+    top = expected.abs().argsort(descending=True)[:3].tolist()
+    assert [each["name"] for each in lines[0]["reasons"]] == [names[place] for place in top]
+    json.dumps(lines, allow_nan=False)
+
+
+def test_the_strong_attack_takes_contributions_and_actions(model: nn.Module, split: Split) -> None:
+    network, x, y = rows(model, split, 3)
+    explain = Shapley(groups=split.dataset.table.groups, reference=split.train.x[:2].double())
+    allowed = actionable_of(split).at(1.0)
+    found = attack(network, x, y, k=3, explainer=explain, perturbation=allowed, budget=FAST)
+    assert (allowed.cost(found.x, x) <= 1.0 + 1e-9).all()
+    assert torch.equal(predicted(network, found.x), y)
+    kept = precision_at_k(explain(network, x, y), explain(network, found.x, y), 3)
+    assert torch.equal(found.precision, kept)
+    assert (kept < 1).any()
+
+
+def test_contributions_are_those_of_tables() -> None:
+    pictures = load("mnist")
+    asked = AttackRunSettings(explainer="shapley", k=3)
+    assert "attributes of tables" in refusal(lambda: check_request(asked, pictures))
 
 
 def test_a_time_limit_holds_for_all_that_is_told(model: nn.Module, split: Split) -> None:

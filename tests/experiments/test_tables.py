@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from r2et.evaluation.decisions import Change, Reason, TableDecision
+from r2et.evaluation.decisions import Change, FeatureShare, TableDecision
 from r2et.evaluation.results import (
     CHANGED,
     COLUMNS,
@@ -132,8 +132,11 @@ def made_decision(row: int) -> TableDecision:
             Change(name="age", before="39 years", after="41 years", moved=0.03),
             Change(name="gender", before="Female", after="Female", moved=0.0),
         ),
-        before=(Reason(name="age", share=0.4), Reason(name="hours", share=0.2)),
-        after=(Reason(name="education: Masters", share=0.3), Reason(name="age", share=0.2)),
+        before=(FeatureShare(name="age", share=0.4), FeatureShare(name="hours", share=0.2)),
+        after=(
+            FeatureShare(name="education: Masters", share=0.3),
+            FeatureShare(name="age", share=0.2),
+        ),
     )
 
 

@@ -63,7 +63,8 @@ def of_network(folder: Path) -> dict[str, Any]:
     """The audit of a network that the run of the table trained."""
     model = next((folder / "table" / "models").rglob("r2et-noh*.safetensors"))
     out = folder / "audit"
-    command("audit", "adult", "--model", model, "--rows", "20", "-k", "4", "--out", out)
+    slopes = ("--explain", "slopes")
+    command("audit", "adult", "--model", model, "--rows", "20", "-k", "4", *slopes, "--out", out)
     return of_audit(json.loads((out / "audit.json").read_text()))
 
 
@@ -72,7 +73,8 @@ def of_classifier() -> dict[str, Any]:
     data = load_breast_cancer(as_frame=True)
     x, y = data.data.iloc[:, :8], data.target
     model = NetworkClassifier(method="r2et", k=3, epochs=2, random_state=0).fit(x[100:], y[100:])
-    return of_audit(audit(model, pd.DataFrame(x[:20]), k=3, tolerance=0.05).to_json())
+    rows = pd.DataFrame(x[:20])
+    return of_audit(audit(model, rows, explain="slopes", k=3, tolerance=0.05).to_json())
 
 
 def of_certificates() -> dict[str, Any]:

@@ -9,13 +9,16 @@ import pytest
 from test_run_page import made_rows, page_of
 
 from made_audit import made_audit
+from made_story import made_comparison
 from r2et.auditing.records import Audit
 from r2et.report.audit_page import audit_html
 from r2et.report.pages import length_down, length_up
+from r2et.report.story_page import story_html
 
 PAGES: dict[str, Callable[[], str]] = {
     "audit": lambda: audit_html(Audit.from_json(made_audit(3))),
     "run": lambda: page_of(made_rows()),
+    "story": lambda: story_html(made_comparison()),
 }
 every_page = pytest.mark.parametrize("made", PAGES.values(), ids=PAGES)
 

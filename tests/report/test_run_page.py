@@ -13,7 +13,7 @@ from test_tables import failed_row, made_decision, made_row, with_valid
 
 from made_results import description
 from r2et.attacks.comparison import HandlingPoint, marked
-from r2et.evaluation.decisions import Reason, TableDecision
+from r2et.evaluation.decisions import FeatureShare, TableDecision
 from r2et.evaluation.results import COLUMNS, Radii
 from r2et.report import charts
 from r2et.report.run_page import headline, report_html, table_lines, write_report
@@ -519,7 +519,9 @@ def test_a_report_is_written_as_one_small_file(tmp_path: Path) -> None:
                 thickness=tuple(0.9 + number / 4000 for number in range(400)),
             )
             sides = {
-                side: tuple(Reason(name=f"a long name: {side} {n}", share=0.1) for n in range(8))
+                side: tuple(
+                    FeatureShare(name=f"a long name: {side} {n}", share=0.1) for n in range(8)
+                )
                 for side in ("before", "after")
             }
             decisions = [

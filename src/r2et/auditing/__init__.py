@@ -6,11 +6,15 @@ from r2et.auditing.csvs import CsvTable
 from r2et.auditing.decisions import Decision
 from r2et.auditing.items import ItemSource
 from r2et.auditing.models import Loaded, load_model
-from r2et.auditing.records import SCHEMA, Audit, Summary, to_json
-from r2et.auditing.run import Progress, run_audit
+from r2et.auditing.reason_records import ReasonAudit, ReasonedDecision, ReasonSummary
+from r2et.auditing.reason_settings import ReasonSettings
+from r2et.auditing.records import SCHEMA, Audit, Summary
+from r2et.auditing.run import run_audit
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.sources import source_for, usual_settings
 from r2et.auditing.tables import Table
+from r2et.auditing.walk import Progress
+from r2et.core.records import to_json
 
 __all__ = [
     "SCHEMA",
@@ -24,6 +28,10 @@ __all__ = [
     "ItemSource",
     "Loaded",
     "Progress",
+    "ReasonAudit",
+    "ReasonSettings",
+    "ReasonSummary",
+    "ReasonedDecision",
     "Refutation",
     "Replayed",
     "Summary",

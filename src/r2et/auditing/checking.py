@@ -20,7 +20,6 @@ from r2et import __version__
 from r2et.attacks.registry import attack
 from r2et.auditing.auditor import INSIDE, Auditor
 from r2et.auditing.evidence import Evidence
-from r2et.auditing.records import from_json, to_json
 from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.subject import made_ready, model_digest
 from r2et.auditing.tables import Chunk
@@ -28,6 +27,7 @@ from r2et.certification.certificate import certify
 from r2et.core.files import write_text
 from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import order, precision_at_k
+from r2et.core.records import from_json, to_json
 from r2et.core.rng import stream
 from r2et.explainers import input_gradient
 from r2et.perturbations import PERTURBATIONS, NormBall

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
-from torch import nn
+from torch import Tensor, nn
 
 from r2et.auditing.column_names import difference
 from r2et.auditing.config import DataSettings
@@ -26,6 +26,8 @@ from r2et.auditing.encoding import (
     surveyed_names,
     wishes_of,
 )
+from r2et.bands.binner import StableBinner
+from r2et.bands.classifier import StableClassifier
 from r2et.core.limits import content_of
 from r2et.core.naming import counted, nearest
 from r2et.data.cells import Missing, Survey, word_in
@@ -45,6 +47,13 @@ def is_estimator(model: object) -> bool:
     return isinstance(model, NetworkClassifier | Pipeline)
 
 
+def is_banded(model: object) -> bool:
+    """Whether a model sees bands only: a StableClassifier, or a pipeline that begins with bands."""
+    if isinstance(model, Pipeline):
+        return isinstance(model.steps[0][1], StableBinner)
+    return isinstance(model, StableClassifier)
+
+
 def table_for(
     models: Sequence[Estimator], data: pd.DataFrame | str | Path, settings: DataSettings
 ) -> CsvTable:
@@ -62,10 +71,19 @@ def table_for(
                 "differently: audit them one at a time."
             )
     if steps is None:
-        return table_by(classifier.schema_, _classes(classifier), data, settings)
-    frame = data if isinstance(data, pd.DataFrame) else _read(data)
-    reader, names, undo = _transformed(steps, frame, settings)
-    return _table(reader, names, classifier.schema_, _classes(classifier), settings, undo)
+        table = table_by(classifier.schema_, _classes(classifier), data, settings)
+    else:
+        frame = data if isinstance(data, pd.DataFrame) else _read(data)
+        reader, names, undo = _transformed(steps, frame, settings)
+        table = _table(reader, names, classifier.schema_, _classes(classifier), settings, undo)
+    return replace(table, references=_references(models))
+
+
+def _references(models: Sequence[Estimator]) -> tuple[Tensor, ...]:
+    """The rows that each classifier is told against, none if one of an earlier version has none."""
+    kept = [getattr(_apart(each)[1], "reference_", None) for each in models]
+    known = tuple(each for each in kept if each is not None)
+    return known if len(known) == len(models) else ()
 
 
 def table_by(

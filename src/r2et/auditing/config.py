@@ -28,6 +28,10 @@ class FeatureSettings:
     "numeric" or "category" whatever it looks like. `per_eps` is the change, in original units, that
     counts as a length of 1. `decimal`, "," or ".", and `dates`, "day first" or "month first", say
     how numbers are written where no cell tells.
+
+    For contributions: a number moves by `width`, in original units, and perhaps `only` "up" or
+    "down"; a word becomes another at the price `exchange`; `code` is what a letter calls the
+    column, and `protected` has it flagged where it is a reason.
     """
 
     name: str | None = None
@@ -37,6 +41,11 @@ class FeatureSettings:
     per_eps: float | None = None
     decimal: str | None = None
     dates: Order | None = None
+    width: float | None = None
+    only: str | None = None
+    exchange: float | None = None
+    code: str | None = None
+    protected: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
@@ -46,6 +55,12 @@ class FeatureSettings:
             _check_word("decimal", self.decimal, DECIMALS)
         if self.dates is not None:
             _check_word("dates", self.dates, ORDERS)
+        if self.only is not None:
+            _check_word("only", self.only, ("up", "down"))
+        for name in ("width", "exchange"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a number >= 0, got {value}.")
         if self.per_eps is not None and not 0 < self.per_eps < math.inf:
             raise ValueError(f"per_eps must be a number above 0, got {self.per_eps}.")
 

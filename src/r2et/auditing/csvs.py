@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
+from torch import Tensor
 
 from r2et.auditing.column_names import check_inputs_named, difference
 from r2et.auditing.config import DataSettings
@@ -48,6 +49,8 @@ class CsvTable:
     length: int
     assumed: bool = False
     """Whether nothing but the file says in which order the model takes its columns."""
+    references: tuple[Tensor, ...] = ()
+    """The rows that each audited model itself is told against, (R, d), if all of them have some."""
 
     @classmethod
     def at(
@@ -174,9 +177,11 @@ class CsvTable:
     def _chunk(self, block: Block, first: int) -> Chunk:
         rows = range(first, first + len(block.lines))
         ids = [""] * len(rows) if self.settings.id is None else block.columns[self.settings.id]
+        values = values_in(self.schema, block, self._missing)
         return Chunk(
             rows=rows,
-            x=self.schema.encode(values_in(self.schema, block, self._missing)),
+            x=self.schema.encode(values),
+            values=values,
             labels=[self._label(block, row) for row in range(len(rows))],
             ids=[text.strip() or None for text in ids],
             subgroups=[

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from r2et.attacks.pgd import flippable
 from r2et.auditing.tables import Columns
+from r2et.core.reasons import VERDICTS as VERDICTS
+from r2et.core.reasons import Verdict
 from r2et.core.rng import stream
 from r2et.evaluation.decisions import DecisionDrawing
 from r2et.explainers import Explainer, input_gradient
@@ -24,9 +26,6 @@ from r2et.metrics.thickness import thickness
 from r2et.perturbations import NormBall
 
 AROUND = 8  # neighbours, and points on the way to each, of which thickness is the mean
-
-Verdict = Literal["certified", "broken", "undetermined"]
-VERDICTS: tuple[Verdict, ...] = ("certified", "broken", "undetermined")
 
 
 def verdict(certified: float, broken: float, tolerance: float) -> Verdict:
@@ -41,7 +40,7 @@ def verdict(certified: float, broken: float, tolerance: float) -> Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class Slope:
     """A feature that is shown, its value in words, and its share of all slopes.
 
     Raising it speaks "for" or "against" the class that is predicted.
@@ -72,12 +71,12 @@ class CounterExample:
     changes: tuple[Change, ...]
     changed: int
     probability: float
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Slope, ...]
     input: tuple[float, ...] | None
 
 
-def features_of(reasons: Sequence[Reason]) -> list[str]:
-    """What the reasons are called."""
+def features_of(reasons: Sequence[Slope]) -> list[str]:
+    """What the features are called."""
     return [each.feature for each in reasons]
 
 
@@ -222,7 +221,7 @@ class Decision:
         tuple[float, ...] | None, Label("attacked precision at", over="epsilons")
     ]
     weakest: Annotated[tuple[str, str], Label("weakest", cell=list)]
-    reasons: Annotated[tuple[Reason, ...], Label("reasons", cell=features_of)]
+    reasons: Annotated[tuple[Slope, ...], Label("reasons", cell=features_of)]
     slopes: Annotated[tuple[float, ...], Label("slopes", cell=list)]
     left: Annotated[tuple[str, ...], Label("left", cell=list)] = ()
     entered: Annotated[tuple[str, ...], Label("entered", cell=list)] = ()

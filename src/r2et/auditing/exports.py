@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from r2et.auditing.decisions import Decision, Label
+from r2et.auditing.decisions import Label
 from r2et.core.files import write_aside
 from r2et.core.naming import nearest
 from r2et.data.writing import NUMBER
@@ -43,24 +43,28 @@ class Column:
     field: str
     shown: Callable[[Any], Any]
 
-    def value(self, decision: Decision) -> Any:
+    def value(self, decision: Any) -> Any:
         """What the cell of a decision shows."""
         found = getattr(decision, self.field)
         return None if found is None else self.shown(found)
 
 
 def table_columns(
-    epsilons: Sequence[float], classes: Sequence[str], subgroups: Sequence[str]
+    kind: type,
+    *,
+    epsilons: Sequence[float] = (),
+    classes: Sequence[str],
+    subgroups: Sequence[str],
 ) -> list[Column]:
-    """The columns of a table: the fields of `Decision` that have a label, in their order."""
+    """The columns of a table: the fields of a kind of record that have labels, in their order."""
     entries: dict[str, Mapping[Any, Any]] = {
         "epsilons": dict(enumerate(epsilons)),
         "classes": dict(enumerate(classes)),
         "subgroups": {name: name for name in subgroups},
     }
     found = []
-    for name, kind in get_type_hints(Decision, include_extras=True).items():
-        plain, *marks = get_args(kind)
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        plain, *marks = get_args(hint) or (hint,)
         for label in (each for each in marks if isinstance(each, Label)):
             if label.over:
                 of: type = str if label.over == "subgroups" else float
@@ -84,7 +88,7 @@ def _plain(kind: Any) -> type:
 
 
 def write_table(
-    folder: Path, format: str, columns: Sequence[Column], decisions: Iterable[Decision]
+    folder: Path, format: str, columns: Sequence[Column], decisions: Iterable[Any]
 ) -> Path:
     """The file of a folder that now holds a row for each decision, written row by row."""
     write = _write_csv if format == "csv" else _write_parquet
@@ -92,7 +96,7 @@ def write_table(
     return write_aside(path, lambda aside: write(aside, columns, decisions))
 
 
-def _write_csv(path: Path, columns: Sequence[Column], decisions: Iterable[Decision]) -> None:
+def _write_csv(path: Path, columns: Sequence[Column], decisions: Iterable[Any]) -> None:
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([each.label for each in columns])
@@ -100,7 +104,7 @@ def _write_csv(path: Path, columns: Sequence[Column], decisions: Iterable[Decisi
             writer.writerow([cell(each.value(decision)) for each in columns])
 
 
-def _write_parquet(path: Path, columns: Sequence[Column], decisions: Iterable[Decision]) -> None:
+def _write_parquet(path: Path, columns: Sequence[Column], decisions: Iterable[Any]) -> None:
     # By name, so that neither this package nor its type checks need it.
     arrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
     kinds = {int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
@@ -112,7 +116,7 @@ def _write_parquet(path: Path, columns: Sequence[Column], decisions: Iterable[De
             file.write_batch(arrow.record_batch(values, schema=schema))
 
 
-def _exact(column: Column, decision: Decision) -> Any:
+def _exact(column: Column, decision: Any) -> Any:
     value = column.value(decision)
     if column.kind is list:
         value = json.dumps(value, ensure_ascii=False)

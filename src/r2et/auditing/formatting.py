@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from r2et.auditing.decisions import Change, CounterExample, Decision, Reason, verdict
+from r2et.auditing.decisions import Change, CounterExample, Decision, Slope, verdict
 from r2et.auditing.evidence import Evidence, Explained
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Chunk, Columns
@@ -98,13 +98,13 @@ class Formatter:
         drawing = self._drawing(decision, evidence, i) if to_draw else None
         return replace(decision, counter_example=example, drawing=drawing)
 
-    def _reasons(self, explained: Explained, i: int) -> tuple[Reason, ...]:
+    def _reasons(self, explained: Explained, i: int) -> tuple[Slope, ...]:
         raw = self.columns.values(explained.x[i].cpu())
         slopes = explained.slopes[i].tolist()
         # As shares: where a model is sure, all slopes of its probability are tiny.
         total = sum(map(abs, slopes)) or 1.0
         return tuple(
-            Reason(
+            Slope(
                 feature=self.columns.features[number].name,
                 value=value_in_words(self.columns.features[number], raw[number]),
                 score=abs(slopes[number]) / total,

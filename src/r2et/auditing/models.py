@@ -23,10 +23,10 @@ class Loaded:
     """A model, what it is called, and for one of this package its recipe or its classifier."""
 
     name: str
-    model: nn.Module
+    model: Any
     recipe: dict[str, Any] = field(default_factory=dict)
     classifier: Any = None
-    """A `NetworkClassifier` or a pipeline that ends in one, None for a bare network."""
+    """A fitted classifier or pipeline, None for a bare network."""
     columns: tuple[str, ...] | None = None
     """The columns of a table that it takes, in order, None if nothing says so."""
 
@@ -72,6 +72,11 @@ def _from_file(path: Path) -> Loaded:
         raise ValueError(f"there is no model file {path}: give one, or module:factory.")
     if path.suffix == ".pt2":
         return Loaded(name=path.stem, model=read_exported(path))
+    if path.suffix == ".json":
+        from r2et import StableClassifier  # not needed, and not loaded, for networks
+
+        stable = StableClassifier.load(path)
+        return Loaded(name=path.stem, model=stable, classifier=stable)
     _refuse_pickle(path)
     try:
         _, recipe = read(path)

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from r2et.auditing.decisions import Decision
+from r2et.auditing.parts import Hashes, Preflight, Swap
 from r2et.auditing.settings import AuditSettings
+from r2et.core.records import from_json, to_json
 
 SCHEMA: Literal["r2et-audit/2"] = "r2et-audit/2"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +47,6 @@ class Faithfulness:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swap:
-    """How often one reason gave way to another feature."""
-
-    left: str
-    entered: str
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Subgroup:
     """The verdicts on the decisions of a subgroup, and the reasons kept at the tolerance."""
 
@@ -68,18 +58,6 @@ class Subgroup:
     undetermined: int
     certified_precision: float
     attacked_precision: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preflight:
-    """What was found about a model before the audit, and how it was repaired, None if it was not.
-
-    Each is a sentence without its stop.
-    """
-
-    problem: str
-    effect: str
-    repair: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,15 +117,6 @@ class AuditedData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hashes:
-    """Twelve hexadecimal digits of each model by its name, of the data and of the settings."""
-
-    model: dict[str, str]
-    data: str
-    settings: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Audit:
     """What an audit found, all that `audit.json` holds, and the folder where its files are.
 
@@ -188,21 +157,3 @@ class Audit:
                 f"expected an audit of schema {SCHEMA}, got {content.get('schema')!r}."
             )
         return from_json(cls, content)
-
-
-def to_json(record: Any) -> Any:
-    """A record as values of JSON."""
-    kind: Any = type(record)
-    return _adapter(kind).dump_python(record, mode="json")
-
-
-def from_json(kind: type[T], value: Any) -> T:
-    """The record of a kind that values of JSON state; a ValueError if they state none."""
-    any_kind: Any = kind
-    found: T = _adapter(any_kind).validate_python(value)
-    return found
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

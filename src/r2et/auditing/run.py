@@ -3,10 +3,8 @@
 import hashlib
 import itertools
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -26,39 +24,32 @@ from r2et.auditing.doubts import doubts, doubts_of_order, sample_of
 from r2et.auditing.evidence import Subject
 from r2et.auditing.exports import check_format, table_columns, write_table
 from r2et.auditing.formatting import Formatter
+from r2et.auditing.parts import Hashes, preflight_of
 from r2et.auditing.records import (
     SCHEMA,
     Audit,
     AuditedData,
     AuditedFeature,
-    Hashes,
 )
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.store import Store
 from r2et.auditing.subject import subject
-from r2et.auditing.summary import Tally, notes_of, preflight_of, quotas
+from r2et.auditing.summary import Tally, notes_of, quotas
 from r2et.auditing.tables import Chunk, Source
-from r2et.core.files import clear_aside, held, write_text
-from r2et.core.limits import content_of
+from r2et.auditing.walk import (
+    OnProgress,
+    Progress,
+    first_of,
+    ignore,
+    kept_audit,
+    limited,
+    smaller,
+)
 
 MOST_IN_FULL = 5000
 MOST_REASONS = 40_000  # of pictures and networks that are told in full, which have many each
 MOST_DRAWN = 50
-RECORD = "audit.json"
 ANSWERS = 8  # rows by whose answers a model is known again
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How many decisions have been audited, of how many if that is known, and what goes on."""
-
-    done: int
-    total: int | None
-    what: str
-
-
-def ignore(progress: Progress) -> None:
-    """Show nothing."""
 
 
 def run_audit(
@@ -68,7 +59,7 @@ def run_audit(
     *,
     out: str | Path | None = None,
     format: str = "csv",
-    on_progress: Callable[[Progress], None] = ignore,
+    on_progress: OnProgress = ignore,
 ) -> Audit:
     """What was found about each decision of the models, all but the page that shows it.
 
@@ -91,15 +82,12 @@ def _audited(
     settings: AuditSettings,
     folder: Path,
     format: str,
-    on_progress: Callable[[Progress], None],
+    on_progress: OnProgress,
 ) -> Audit:
     assert settings.chunk is not None
-    total = _smaller(source.length, settings.rows)
-    chunks = _limited(source.chunks(settings.chunk), settings.rows)
-    first = next(chunks, None)
-    if first is None:
-        raise ValueError(f"{source.name} has no rows: there is nothing to audit.")
-    _check_finite(first, source)
+    total = smaller(source.length, settings.rows)
+    chunks = limited(source.chunks(settings.chunk), settings.rows, source)
+    first = first_of(chunks, source)
     if settings.radii == "auto":
         few = total is not None and total <= MANY
         settings = replace(settings, radii="all" if few else "none")
@@ -113,81 +101,36 @@ def _audited(
         first=first,
         settings=settings,
     )
-    with held(folder):
-        clear_aside(folder)
-        with closing(Store(folder, run.plan(format))) as store:
-            if store.finished:
-                return _kept(folder, store.finished)
-            doubted = run.doubted()
-            (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
-            done = 0
-            for number, chunk in enumerate(itertools.chain([first], chunks)):
-                _check_finite(chunk, source)
-                if number < len(store.digests):
-                    _check_same(chunk, store.digests[number], folder)
-                else:
-                    run.add(chunk, done, store)
-                done += len(chunk.rows)
-                on_progress(Progress(done=done, total=total, what="auditing decisions"))
-            on_progress(Progress(done=done, total=total, what="adding up"))
-            tallies = [Tally(settings, run.classes, source.subgroup_values) for _ in models]
-            columns = table_columns(settings.epsilons, run.classes, [*first.subgroups[0]])
-            write_table(folder, format, columns, _tallied(store.decisions(), tallies))
-            found = run.found(store, tallies, doubted)
-            text = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False)
-            write_text(folder / RECORD, text)
-            store.finish(_sum_of(text.encode()))
+    doubted: list[list[str]] = []
+
+    def begin() -> None:
+        doubted.extend(run.doubted())
+        (folder / checking.FILE).unlink(missing_ok=True)  # of an attempt before this one
+
+    def conclude(store: Store[Decision]) -> Audit:
+        tallies = [Tally(settings, run.classes, source.subgroup_values) for _ in models]
+        columns = table_columns(
+            Decision,
+            epsilons=settings.epsilons,
+            classes=run.classes,
+            subgroups=[*first.subgroups[0]],
+        )
+        write_table(folder, format, columns, _tallied(store.decisions(), tallies))
+        return run.found(store, tallies, doubted)
+
+    found = kept_audit(
+        folder,
+        run.plan(format),
+        Decision,
+        read=Audit.from_json,
+        begin=begin,
+        chunks=itertools.chain([first], chunks),
+        add=run.added,
+        conclude=conclude,
+        total=total,
+        on_progress=on_progress,
+    )
     return replace(found, folder=folder)
-
-
-def _kept(folder: Path, expected: str) -> Audit:
-    """What a finished audit found."""
-    content = content_of(folder / RECORD) if (folder / RECORD).is_file() else b""
-    if _sum_of(content) != expected:
-        raise ValueError(
-            f"{folder} holds a finished audit whose {RECORD} is gone or was changed: delete the "
-            "folder, or choose another one."
-        )
-    return replace(Audit.from_json(json.loads(content)), folder=folder)
-
-
-def _sum_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _smaller(length: int | None, rows: int | None) -> int | None:
-    return length if rows is None else rows if length is None else min(length, rows)
-
-
-def _limited(chunks: Iterator[Chunk], rows: int | None) -> Iterator[Chunk]:
-    """The chunks up to a number of rows."""
-    left = math.inf if rows is None else rows
-    for chunk in chunks:
-        if left <= 0:
-            return
-        if len(chunk.rows) > left:
-            chunk = chunk.first(int(left))
-        left -= len(chunk.rows)
-        if chunk.rows:
-            yield chunk
-
-
-def _check_finite(chunk: Chunk, source: Source) -> None:
-    wrong = ~chunk.x.isfinite()
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"row {chunk.rows[row]} of {source.name} has no finite number for "
-            f"{source.columns.input_name(column)!r}: fill it in before the audit."
-        )
-
-
-def _check_same(chunk: Chunk, digest: str, folder: Path) -> None:
-    if chunk.digest != digest:
-        raise ValueError(
-            f"row {chunk.rows[0]} and those after it are not the ones that {folder} began with: "
-            "choose another folder."
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -265,8 +208,8 @@ class _Run:
             for i, each in enumerate(self.subjects)
         ]
 
-    def add(self, chunk: Chunk, done: int, store: Store) -> None:
-        """Audit the rows of a chunk by all models and keep what was found."""
+    def added(self, chunk: Chunk, done: int, store: Store[Decision]) -> list[tuple[Decision, bool]]:
+        """What all models show of the rows of a chunk, each with whether it is told in full."""
         costly = max(0, min(len(chunk.rows), self.settings.measured - done))
         drawn, share = not self.source.columns.tabular, len(self.work)
         found = []
@@ -286,10 +229,10 @@ class _Run:
                     decision = formatter.in_full(decision, evidence, i, to_draw=to_draw)
                 so_far[key] += in_full
                 found.append((decision, in_full))
-        store.add(chunk.digest, found)
+        return found
 
     def found(
-        self, store: Store, tallies: Sequence[Tally], doubted: Sequence[Sequence[str]]
+        self, store: Store[Decision], tallies: Sequence[Tally], doubted: Sequence[Sequence[str]]
     ) -> Audit:
         """What the decisions that were kept and tallied amount to."""
         source, settings, columns = self.source, self.settings, self.source.columns
@@ -339,7 +282,7 @@ def _tallied(decisions: Iterable[Decision], tallies: Sequence[Tally]) -> Iterato
         yield decision
 
 
-def _chosen(store: Store, tallies: Sequence[Tally], most: int) -> list[Decision]:
+def _chosen(store: Store[Decision], tallies: Sequence[Tally], most: int) -> list[Decision]:
     """The decisions told in full: all, or the first of each verdict in proportion."""
     left = [Counter(quotas(tally.counts, most // len(tallies))) for tally in tallies]
     chosen = []

@@ -8,7 +8,14 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from r2et.auditing.classifiers import Estimator, is_estimator, network_of, table_by, table_for
+from r2et.auditing.classifiers import (
+    Estimator,
+    is_banded,
+    is_estimator,
+    network_of,
+    table_by,
+    table_for,
+)
 from r2et.auditing.column_names import check_inputs_named, named_columns, with_columns
 from r2et.auditing.config import DataSettings
 from r2et.auditing.csvs import CsvTable
@@ -36,6 +43,8 @@ def models_of(model: Model | Mapping[str, Model]) -> dict[str, Loaded]:
 def _loaded(name: str, model: Any) -> Loaded:
     if isinstance(model, Loaded):
         return model
+    if is_banded(model):
+        return Loaded(name=name, model=model, classifier=model)
     if is_estimator(model):
         return Loaded(name=name, model=network_of(model), classifier=model)
     return Loaded(name=name, model=model, columns=named_columns(model))

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from r2et.auditing.decisions import Decision, Verdict
-from r2et.auditing.records import from_json, to_json
+from r2et.core.reasons import Verdict
+from r2et.core.records import from_json, to_json
 
 FILE = "audit.sqlite"
 EARLIER = "journal.jsonl"  # of versions that kept their decisions otherwise
@@ -34,14 +34,30 @@ TABLES = {
 }
 
 
-class Store:
-    """The decisions of one audit in a folder, begun or gone on with.
+class Kept(Protocol):
+    """A record of a decision that can be kept."""
+
+    @property
+    def model(self) -> int:
+        """The number of its model."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found."""
+
+
+Each = TypeVar("Each", bound=Kept)
+
+
+class Store(Generic[Each]):
+    """The decisions of one audit, records of a `kind`, in a folder, begun or gone on with.
 
     `digests` are those of the rows of each chunk kept so far; `in_full` counts the decisions told
     in full, by model and verdict. `finished` is the digest of what a finished audit found.
     """
 
-    def __init__(self, folder: Path, plan: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, plan: Mapping[str, Any], kind: type[Each]) -> None:
+        self.kind = kind
         self.folder, self.path, self.plan = folder, folder / FILE, dict(plan)
         self.digests: list[str] = []
         self.in_full: Counter[tuple[int, Verdict]] = Counter()
@@ -110,7 +126,7 @@ class Store:
             ):
                 sums.setdefault(chunk, hashlib.sha256()).update(record.encode())
                 if in_full:
-                    decision = from_json(Decision, json.loads(record))
+                    decision = from_json(self.kind, json.loads(record))
                     self.in_full[decision.model, decision.verdict] += 1
             kept = self.connection.execute("SELECT number, sum, digest FROM chunks ORDER BY number")
             chunks = kept.fetchall()
@@ -123,7 +139,7 @@ class Store:
             ) from problem
         self.digests = [digest for _, _, digest in chunks]
 
-    def add(self, digest: str, decisions: Sequence[tuple[Decision, bool]]) -> None:
+    def add(self, digest: str, decisions: Sequence[tuple[Each, bool]]) -> None:
         """Keep the decisions of a chunk, each with whether it is told in full.
 
         When this returns, they outlive the machine.
@@ -153,11 +169,11 @@ class Store:
                 f"cannot write {self.path}: {problem}; what is finished is kept."
             ) from problem
 
-    def decisions(self, *, in_full: bool = False) -> Iterator[Decision]:
+    def decisions(self, *, in_full: bool = False) -> Iterator[Each]:
         """All decisions kept so far in their order, or those told in full."""
         only = "WHERE in_full" if in_full else ""
         rows = self.connection.execute(f"SELECT record FROM decisions {only} ORDER BY chunk, place")
-        return (from_json(Decision, json.loads(record)) for (record,) in rows)
+        return (from_json(self.kind, json.loads(record)) for (record,) in rows)
 
     def finish(self, digest: str) -> None:
         """Say that all is done, with the digest of what was found, and let the decisions go."""

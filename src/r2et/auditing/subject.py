@@ -81,7 +81,7 @@ def made_ready(
     """
     _check_width(name, model, x)
     model, stripped = _without_softmax(model)
-    own = _as_taken_by(model, x if looked_at is None else looked_at)
+    own = as_taken_by(model, x if looked_at is None else looked_at)
     repaired, found = examined(model, own, k=k)
     findings = [each for each in found if _matters(each, model)]
     refuse_incurable(findings, f"the model {name}")
@@ -92,6 +92,37 @@ def made_ready(
         device=own.device,
         findings=(*stripped, *findings),
     )
+
+
+def plain_network(name: str, model: nn.Module, x: Tensor) -> Ready:
+    """The model as it answers for rows like x, in float64, where only its answers are asked for.
+
+    Refused if a row is answered otherwise alone than in company, or otherwise a second time.
+    """
+    x = x[:PROBED].double()
+    _check_width(name, model, x)
+    model, stripped = _without_softmax(model)
+    own = as_taken_by(model, x)
+    exact = _exact(name, model, x.to(own.device))
+    x = x.to(own.device)
+    with torch.no_grad():
+        together, again = exact(x), exact(x)
+        alone = torch.cat([exact(row[None]) for row in x])
+    if not together.isfinite().all():
+        row = int((~together.isfinite()).any(-1).nonzero()[0])
+        raise ValueError(
+            f"the model {name} returned NaN or infinite logits for row {row}: check its weights, "
+            "and how inputs are scaled."
+        )
+    slack = 1e-6 * (1 + together.abs().amax())
+    for other, how in ((again, "a second time"), (alone, "alone than in company")):
+        if not ((together - other).abs() <= slack).all():
+            raise ValueError(
+                f"the model {name} answers otherwise {how}, so that no reason of it is settled: "
+                "take random parts and mixtures of rows out of it, such as dropout or batch "
+                "statistics."
+            )
+    return Ready(model=exact, deployed=model, device=own.device, findings=tuple(stripped))
 
 
 def _moved(x: Tensor, columns: Columns, settings: AuditSettings) -> Tensor:
@@ -107,7 +138,7 @@ def _matters(finding: Finding, model: nn.Module) -> bool:
     return finding.kind != "no curvature" or softened(model, 1.0) is None
 
 
-def _as_taken_by(model: nn.Module, x: Tensor) -> Tensor:
+def as_taken_by(model: nn.Module, x: Tensor) -> Tensor:
     """The inputs in the type and on the device of the model's weights."""
     weights = [*model.parameters(), *model.buffers()]
     return next((x.to(each) for each in weights if each.is_floating_point()), x)
@@ -119,7 +150,7 @@ def _check_width(name: str, model: nn.Module, x: Tensor) -> None:
     wanted, given = None if first is None else first.in_features, x.shape[1]
     try:
         with torch.no_grad(), eval_mode(model):
-            model(_as_taken_by(model, x[:1]))
+            model(as_taken_by(model, x[:1]))
     except Exception as problem:  # whatever the user's own model raises
         expected = "" if wanted in (None, given) else f"expected {wanted} inputs, got {given}; "
         raise ValueError(
@@ -171,7 +202,7 @@ def _recorded(
             "feature (the channels of a pixel), or some are not explained (another item)."
         )
     try:
-        recorded = record(ready.deployed, _as_taken_by(ready.deployed, x), ready.model)
+        recorded = record(ready.deployed, as_taken_by(ready.deployed, x), ready.model)
         certify(
             recorded,
             x[:2],

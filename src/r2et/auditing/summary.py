@@ -12,23 +12,19 @@ import torch
 
 from r2et.auditing.decisions import MEASURES, VERDICTS, Decision, features_of
 from r2et.auditing.evidence import Subject
+from r2et.auditing.parts import MOST_SUBGROUPS, MOST_SWAPS, Preflight, Swap
 from r2et.auditing.records import (
     Curve,
     Faithfulness,
-    Preflight,
     Subgroup,
     Summary,
-    Swap,
     Thickness,
 )
 from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.tables import Source
 from r2et.metrics.exchanges import doubt
 from r2et.metrics.statistics import auc_of
-from r2et.preflight.kinds import Finding
 
-MOST_SWAPS = 20
-MOST_SUBGROUPS = 60
 MOST_SETS = 2_000_000  # different sets of reasons that are counted one by one
 
 
@@ -229,16 +225,6 @@ def quotas(counts: Mapping[str, int], most: int) -> dict[str, int]:
 
 
 # --- how the numbers came about ------------------------------------------------------------------
-
-
-def preflight_of(finding: Finding) -> Preflight:
-    """A finding about a model, each part without the stop that the page sets."""
-    cure = finding.cure.rstrip(".")
-    return Preflight(
-        problem=f"{finding.kind} ({finding.where}): {finding.problem.rstrip('.')}",
-        effect=finding.effect.rstrip(".") + ("" if finding.repairable else f" (cure: {cure})"),
-        repair=cure if finding.repairable else None,
-    )
 
 
 def notes_of(

@@ -17,7 +17,7 @@ from torch import Tensor
 from r2et.core.naming import nearest
 from r2et.data.dataset import RenderSpec, Split
 from r2et.data.features import Feature, Scale, exchangeable, members, one_hot
-from r2et.data.schema import Numeric, Schema
+from r2et.data.schema import Numeric, Schema, Values
 from r2et.explainers import shaped
 
 Array = Tensor | NDArray[Any]
@@ -111,13 +111,17 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chunk:
-    """Some rows: their numbers, inputs (B, d) in float64, and what is known of each."""
+    """Some rows: their numbers, inputs (B, d) in float64, and what is known of each.
+
+    `values` are the cells of each column as they were read, where rows come from a table of text.
+    """
 
     rows: Sequence[int]
     x: Tensor
     labels: Sequence[str | None]
     ids: Sequence[str | None]
     subgroups: Sequence[Mapping[str, str]]
+    values: Sequence[Values] | None = None
 
     def first(self, count: int) -> "Chunk":
         """The first rows alone."""
@@ -127,6 +131,7 @@ class Chunk:
             labels=self.labels[:count],
             ids=self.ids[:count],
             subgroups=self.subgroups[:count],
+            values=None if self.values is None else [own[:count] for own in self.values],
         )
 
     @cached_property
@@ -248,7 +253,8 @@ class Table:
     `y` holds class numbers; `classes` names them in the order of the logits. Values of `subgroups`
     are told in the order of a pandas `Categorical`, or of the numbers and letters in them. With a
     `scale` values are told in original units; `features` then say more than `names` can. `lengths`
-    (d,) are what a length of 1 is for each input, 1 unless given.
+    (d,) are what a length of 1 is for each input, 1 unless given. Contributions are told against
+    rows of `reference`, (R, d).
     """
 
     x: Array | Iterable[Any]
@@ -268,6 +274,7 @@ class Table:
     lengths: Tensor | None = None
     unit_of_eps: str = AS_GIVEN
     notes: tuple[str, ...] = ()
+    reference: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -314,6 +321,7 @@ class Table:
             scale=split.scale,
             immutable=immutable,
             subgroups=subgroups or {},
+            reference=split.train.x,
         )
 
     @cached_property

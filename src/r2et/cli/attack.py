@@ -55,9 +55,13 @@ def attack_command(
     explainer: Annotated[
         str, typer.Option(help="One of the explainers that `r2et list` names.")
     ] = "grad",
-    of: Annotated[str, typer.Option(help="Explain the probability, logit, margin or loss.")] = (
-        "probability"
-    ),
+    of: Annotated[
+        str | None,
+        typer.Option(
+            help="Explain the probability, logit, margin or loss; the probability unless given, "
+            "by shapley the margin."
+        ),
+    ] = None,
     project_one_hot: ProjectOneHot = False,
     noise: Annotated[
         str,
@@ -78,14 +82,22 @@ def attack_command(
     seconds: Annotated[
         float | None, typer.Option(help="Time limit of the strong attack at each radius.")
     ] = None,
-    examples: Annotated[int, typer.Option(min=1, help="How many test examples.")] = 300,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many test examples: 300, or 10 with shapley, unless given."),
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(
             min=0, help="Of the split and of the attack; a run's model has its own split."
         ),
     ] = 0,
-    k: Annotated[int, typer.Option("-k", help="How many top features are shown.")] = 8,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k", help="How many top features are shown: 8 unless given, of shapley 3 attributes."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -119,6 +131,8 @@ def attack_command(
 
         r2et attack adult --perturbation actionable --out attacked.jsonl
 
+        r2et attack adult --explainer shapley --perturbation actionable
+
         r2et attack loans.csv --target default --model mine:network --weights mine.safetensors
     """
     if compare_handling_to is not None:
@@ -131,7 +145,7 @@ def attack_command(
     check_there(model, "model file")
     from r2et.core.files import write_text
     from r2et.data import open_dataset
-    from r2et.experiments.attack_records import AttackRunSettings
+    from r2et.experiments.attack_records import AttackRunSettings, usual_choices
     from r2et.experiments.attack_run import (
         attack_model,
         check_request,
@@ -142,13 +156,16 @@ def attack_command(
     from r2et.report.charts import constraint_handling, file_of
     from r2et.report.terminal import print_findings, print_handling
 
+    usual_k, usual_of = usual_choices(explainer)
+    if examples is None:  # contributions take a thousand mixtures for each explanation
+        examples = 10 if explainer == "shapley" else 300
     settings = AttackRunSettings(
         attack=attack,
-        k=k,
+        k=usual_k if k is None else k,
         epsilons=tuple(eps) if eps else AttackRunSettings().epsilons,
         examples=examples,
         explainer=explainer,
-        of=of,
+        of=usual_of if of is None else of,
         project_one_hot=project_one_hot,
         noise=noise,
         perturbation=perturbation,
@@ -183,5 +200,7 @@ def attack_command(
         print(json.dumps(record, indent=1, allow_nan=False))
         return
     print_findings(findings, dataset.name, console)
+    if findings.contributions is not None:
+        console.print(findings.contributions)
     if out is not None:
         console.print(f"\nThe attacked examples: {out}")

@@ -22,6 +22,8 @@ from r2et.cli.common import (
     errors,
     faults,
     going_on,
+    listed,
+    named_numbers,
     say,
 )
 
@@ -55,17 +57,68 @@ def audit_command(
     target: Annotated[
         str | None, typer.Option(help="The column of the true classes, if there is one.")
     ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            help="contributions of attributes, as tables are told unless given, or slopes of "
+            "inputs, as pictures and networks are."
+        ),
+    ] = None,
     k: Annotated[
         int | None,
         typer.Option(
-            "-k", "--k", help="How many reasons are shown: 8, or 50 pixels or edges, unless given."
+            "-k",
+            "--k",
+            help="How many reasons are shown: 3 contributions, 8 slopes, or 50 pixels or edges, "
+            "unless given.",
+        ),
+    ] = None,
+    width: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Contributions: how far a number moves, in its own units: `age=2`. As often as "
+            "there are numbers that do."
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
-            help="The length of change at which each verdict is given: 0.1, or for pictures 0.02, "
-            "about 5 of 255 levels, unless given."
+            help="Contributions: numbers move by so many standard deviations, .05 unless given. "
+            "Slopes: the length of change at which each verdict is given: 0.1, or for pictures "
+            "0.02, about 5 of 255 levels, unless given."
+        ),
+    ] = None,
+    exchange: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Contributions: the price at which a word becomes another, of 1 in all: `job=1`."
+        ),
+    ] = None,
+    side: Annotated[
+        str | None,
+        typer.Option(
+            help="Contributions that speak against the decision (unless given), for it, or both."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="The probability at which the second class is decided, .5 unless given."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="declined: only decisions for another than the favourable.")
+    ] = None,
+    favourable: Annotated[
+        str | None, typer.Option(help="The favourable class, the second of two unless given.")
+    ] = None,
+    protected: Annotated[
+        str | None,
+        typer.Option(help="Attributes that are flagged where they are a reason: `sex,race`."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="What contributions are told against: a CSV file, or favourable for rows that are "
+            "decided so. Unless given, the model's own, or drawn from the rows."
         ),
     ] = None,
     epsilons: Annotated[
@@ -91,14 +144,14 @@ def audit_command(
     project_one_hot: ProjectOneHot = False,
     rows: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
     checked: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
             max=1,
-            help="Share of the decisions with a proof that are attacked inside it, those proved "
-            "furthest first; one that breaks ends the audit with exit code 1.",
+            help="Slopes: share of the decisions with a proof that are attacked inside it, those "
+            "proved furthest first, .1 unless given; one that breaks ends with exit code 1.",
         ),
-    ] = 0.1,
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the attack's random numbers.")] = 0,
     out: Annotated[
         Path | None,
@@ -115,15 +168,20 @@ def audit_command(
 ) -> None:
     """Audit the reasons of your own model, decision by decision.
 
-    Each decision gets a verdict: certified (proved that no change up to the tolerance replaces a
-    reason), broken (a change that does is shown), or undetermined. Writes one self-contained
-    audit.html, audit.json with the same, and a row for every decision.
+    Each decision gets a verdict: certified (proved that no change within what may change replaces
+    a reason), broken (a change that does is shown), or undetermined. Of tables reasons are
+    contributions of attributes. Writes one self-contained audit.html, audit.json with the same, and
+    a row for every decision.
 
     For example:
 
         r2et audit loans.csv --model my_models:build --weights net.safetensors --target default
 
-        r2et audit loans.csv --model net.pt2 --config audit.toml --attack none --rows 10000
+        r2et audit loans.csv --model stable.json --target default --width income=500 --width age=1
+
+        r2et audit loans.csv --model net.pt2 --config audit.toml --only declined --threshold .4
+
+        r2et audit loans.csv --model net.pt2 --explain slopes --attack none --rows 10000
 
         r2et audit adult --model runs/adult-converged/models/MODEL.safetensors
 
@@ -136,9 +194,9 @@ def audit_command(
     check_there(config, "file of settings")
     from r2et.auditing.config import DataSettings, read_settings
     from r2et.auditing.models import load_model
-    from r2et.auditing.sources import source_for, usual_settings
+    from r2et.auditing.records import Audit
     from r2et.report.audit_page import audit
-    from r2et.report.terminal import print_audit
+    from r2et.report.terminal import print_audit, print_reasons
 
     settings = read_settings(config) if config is not None else DataSettings()
     if target is not None:
@@ -146,29 +204,33 @@ def audit_command(
     models = [load_model(model, weights), *(load_model(each) for each in compare or ())]
     named: dict[str, Any] = {}
     for each in models:
-        named[_free_name(each.name, named)] = each.model
+        named[_free_name(each.name, named)] = each
     folder = faults.folder = out or Path("runs") / f"audit-{Path(data).stem}"
-    with errors.status("reading the table"):
-        source = source_for(data, models, settings)
-    budget = usual_settings(source).budget
-    if rounds is not None:
-        budget = dataclasses.replace(budget, rounds=rounds)
     given = [f"{model}@{weights}" if weights else model, *(compare or ())]
-    with going_on(), _stopping(dict(zip(named, given, strict=True))), bar(source.name) as show:
+    with going_on(), _stopping(dict(zip(named, given, strict=True))), bar(Path(data).name) as show:
         found = audit(
             named,
-            source,
+            data,
+            explain=_one_of("explain", explain, ("contributions", "slopes")),
             k=k,
-            tolerance=tolerance,
+            tolerance=_tolerance(width, tolerance),
+            exchange=named_numbers("exchange", exchange) if exchange else None,
+            side=_one_of("side", side, ("for", "against", "both")),
+            threshold=threshold,
+            only=only,
+            favourable=favourable,
+            protected=listed(protected),
+            reference=reference,
             epsilons=None if epsilons is None else _lengths(epsilons),
             norm=norm,  # type: ignore[arg-type]  # refused there if it is no norm
             attack=attack,
-            budget=budget,
+            rounds=rounds,
             radii=radii,
-            project_one_hot=project_one_hot,
+            project_one_hot=project_one_hot or None,
             rows=rows,
             checked=checked,
             seed=seed,
+            config=settings,
             out=folder,
             format=form,
             on_progress=show,
@@ -177,8 +239,23 @@ def audit_command(
         print(json.dumps(found.to_json()["models"], indent=1, allow_nan=False))
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    print_audit(found, console)
+    if isinstance(found, Audit):
+        print_audit(found, console)
+    else:
+        print_reasons(found, console)
     console.print(f"\nThe report: {found.page}")
+
+
+def _tolerance(width: list[str] | None, tolerance: float | None) -> float | dict[str, float] | None:
+    if width and tolerance is not None:
+        raise ValueError("--width and --tolerance say the same: give one of them.")
+    return named_numbers("width", width) if width else tolerance
+
+
+def _one_of(what: str, word: str | None, known: tuple[str, ...]) -> Any:
+    if word is not None and word not in known:
+        raise ValueError(f"--{what} is one of {', '.join(known)}, got {word!r}.")
+    return word
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -92,6 +92,20 @@ ProjectOneHot = Annotated[
         "--project-one-hot", help="Leave out directions in which one-hot columns cannot vary."
     ),
 ]
+
+
+def named_numbers(what: str, given: Sequence[str]) -> dict[str, float]:
+    """The number behind each name: ["age=2"] is {"age": 2.0}."""
+    found = {}
+    for each in given:
+        name, _, number = each.rpartition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            name = ""
+        if not name:
+            raise ValueError(f"--{what} takes a name and a number, such as age=2, got {each!r}.")
+    return found
 
 
 def listed(words: str | None) -> list[str] | None:

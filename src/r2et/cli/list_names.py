@@ -37,7 +37,7 @@ def known_names() -> dict[str, dict[str, str]]:
     from r2et.attacks.registry import ATTACKS
     from r2et.data.builtin import DATASETS
     from r2et.experiments.config import line_of, recipe_names
-    from r2et.explainers import slopes
+    from r2et.explainers import EXPLAINERS
     from r2et.methods import METHODS
     from r2et.metrics import METRICS
 
@@ -48,7 +48,7 @@ def known_names() -> dict[str, dict[str, str]]:
         "methods": {name: f"{entry.label}: {entry.line}" for name, entry in METHODS.items()},
         "attacks": {name: entry.line for name, entry in ATTACKS.items()},
         "constraint handling": {name: entry.line for name, entry in CONSTRAINT_HANDLING.items()},
-        "explainers": {name: _first_line(entry) for name, entry in slopes().items()},
+        "explainers": {name: _first_line(entry) for name, entry in EXPLAINERS.items()},
         "measures": {name: entry.line for name, entry in METRICS.items()},
     }
 

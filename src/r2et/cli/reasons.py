@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -29,12 +30,17 @@ def reasons_command(
     decisions: Annotated[int, typer.Option(help="How many test rows are judged.", min=2)] = 150,
     seed: Annotated[int, typer.Option(help="Of the split and of the reference.")] = 0,
     network: Annotated[bool, typer.Option(help="Whether an ordinary network is shown.")] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for reasons.html; runs/reasons-DATA unless given."),
+    ] = None,
     data_root: DataRoot = None,
 ) -> None:
     """Show what small moves do to the reasons of ordinary models, and of StableClassifier.
 
     Each model is fitted to 70 % of the rows. Reasons are the attributes whose Shapley contributions
     speak most against a decision; it is broken if some admissible move gives others and keeps it.
+    Writes one self-contained reasons.html with the same, and figures.
 
     For example:
 
@@ -42,7 +48,10 @@ def reasons_command(
 
         r2et reasons loans.csv --target default --width income=500
     """
-    from r2et.experiments.reasons import NAMES, compare
+    from r2et.experiments.reason_records import NAMES
+    from r2et.experiments.reasons import compare
+    from r2et.report.story_page import write_story
+    from r2et.report.story_words import MEASURES, explained, measures, moves_in_words
 
     if data.endswith(".csv"):
         check_there(data, "table")
@@ -58,33 +67,17 @@ def reasons_command(
             network=network,
             on_progress=show,
         )
-    moves = ", ".join(f"{name} ±{by:g}" for name, by in found.widths.items())
-    table = Table(title=f"What {moves} do to the {k} reasons of {found.decisions} decisions")
-    for name in ("model", "AUC", "broken, %", "kept, %", "shared, %", "kappa"):
-        table.add_column(name, justify="left" if name == "model" else "right")
+    title = f"What {moves_in_words(found)} do to the {k} reasons of {found.decisions} decisions"
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("model", vertical="bottom")
+    for name in MEASURES:
+        # Nine numbers and a name are to fit into 80 columns.
+        heading = name.replace(", %", "\n%").replace("but ", "but\n")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
-        told = row.under
-        table.add_row(
-            NAMES[row.model],
-            f"{row.auc:.4f}",
-            f"{100 * told.broken:.1f}",
-            f"{100 * told.kept:.1f}",
-            f"{100 * told.overlap:.1f}",
-            "none" if told.kappa is None else f"{told.kappa:.2f}",
-        )
+        table.add_row(NAMES[row.model], *measures(row).values())
     console.print(table)
-    looked = "every move was" if found.every else f"{found.moves} moves a person were"
-    console.print(
-        f"Broken: {looked} looked at; some move gives other reasons and keeps the decision. Kept: "
-        "the share of reasons that stays in the worst of them. Shared: what two people of one "
-        "predicted class have in common anyway; kappa, (kept - shared) / (1 - shared), is what "
-        "stays beyond that."
-    )
-    proved = found.proved
-    console.print(
-        f"StableClassifier, exactly: {100 * proved.certified:.1f} % certified, "
-        f"{100 * proved.broken:.1f} % broken with a counter-example, "
-        f"{100 * proved.undetermined:.1f} % undetermined."
-    )
-    for line in found.told:
+    for line in (*explained(found), *found.notes, *found.told):
         console.print(line)
+    path = write_story(found, (out or Path("runs") / f"reasons-{found.data}") / "reasons.html")
+    console.print(f"\nThe report: {path}", soft_wrap=True)

@@ -34,7 +34,7 @@ class Both(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class FeatureShare:
     """A feature of the top k, and its share of all scores."""
 
     name: str
@@ -72,8 +72,8 @@ class TableDecision(AttackedDecision):
     kind: ClassVar[str] = "table"
     actual: str
     values: tuple[Change, ...]
-    before: tuple[Reason, ...]
-    after: tuple[Reason, ...]
+    before: tuple[FeatureShare, ...]
+    after: tuple[FeatureShare, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +121,7 @@ def decision_records(
         was, now = (torch.sigmoid(log_odds(model(each), y)) for each in (x, moved))
     data, features = split.dataset, attacked.before.shape[-1]
     look = None if data.tabular else RenderSpec.of(data, features)
+    names = [feature.name for feature in data.features] if data.tabular else []
     found: list[DecisionRecord] = []
     for i in range(count):
         row = split.test.rows[i].tolist()
@@ -138,8 +139,8 @@ def decision_records(
                 **vars(about),
                 actual=actual,
                 values=changes(split, x[i], moved[i]),
-                before=reasons(split, before, k),
-                after=reasons(split, after, k),
+                before=reasons(names, before, k),
+                after=reasons(names, after, k),
             )
         else:
             raw = [split.scale.undo(each[i].cpu()) for each in (x, moved)]
@@ -168,12 +169,11 @@ def changes(split: Split, x: Tensor, attacked: Tensor) -> tuple[Change, ...]:
     )
 
 
-def reasons(split: Split, saliency: Tensor, k: int) -> tuple[Reason, ...]:
+def reasons(names: Sequence[str], saliency: Tensor, k: int) -> tuple[FeatureShare, ...]:
     """The top-k features of one explanation with their share of its total, first to last."""
     total = float(saliency.sum())
-    names = [feature.name for feature in split.dataset.features]
     return tuple(
-        Reason(name=names[number], share=float(saliency[number]) / total if total else 0.0)
+        FeatureShare(name=names[number], share=float(saliency[number]) / total if total else 0.0)
         for number in order(saliency)[:k].tolist()
     )
 

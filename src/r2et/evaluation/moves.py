@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -19,12 +18,11 @@ from sklearn.linear_model import LogisticRegression
 from r2et.bands.classifier import StableClassifier
 from r2et.bands.contributions import contributions
 from r2et.bands.leaves import Leaves, leaves_of
-from r2et.bands.steps import StepScore
-from r2et.metrics.individuality import kappa, overlap
+from r2et.bands.scores import StepScore
+from r2et.evaluation.moved import Reasons, UnderMoves
 
 Floats = NDArray[Any]
-AT_ONCE = 5000  # rows whose contributions are computed together
-MOST_ASKED = 11  # attributes that a leaf of a large tree may ask
+AT_ONCE = 100_000  # rows whose contributions are computed together
 
 
 class SpokenModel(Protocol):
@@ -213,7 +211,7 @@ def boosted_trees(x: pd.DataFrame, y: Floats, labels: Mapping[str, Sequence[str]
 
     def leaves(values: list[Floats]) -> Leaves:
         shown = [values[place] for place in places]
-        found = leaves_of(model, shown, places, most_asked=MOST_ASKED)
+        found = leaves_of(model, shown, places)
         if found is None:
             raise ValueError("these trees cannot be read leaf by leaf: make them smaller.")
         return found
@@ -254,24 +252,30 @@ def drawn_moves(
         yield people.assign(**changed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnderMoves:
-    """What moves did, the mean over references: shares broken and kept (S), O, and kappa."""
+def move_sizes(
+    people: pd.DataFrame, moved: Sequence[pd.DataFrame], widths: Mapping[str, float]
+) -> Floats:
+    """How far each move takes each person, as the largest share of a width: (moves, N)."""
+    start = {name: people[name].to_numpy(dtype=float) for name in widths}
+    far = [
+        [np.abs(each[name].to_numpy(dtype=float) - start[name]) / by for name, by in widths.items()]
+        for each in moved
+    ]
+    found: Floats = np.array(far).max(1)
+    return found
 
-    broken: float
-    kept: float
-    overlap: float
-    kappa: float | None
+
+# --- what they do -------------------------------------------------------------------------------
 
 
-def under_moves(
+def reasons_under_moves(
     model: SpokenModel,
     people: pd.DataFrame,
     moved: Sequence[pd.DataFrame],
     references: Sequence[pd.DataFrame],
     k: int = 3,
-) -> UnderMoves:
-    """What moves do to the reasons of people, told against each of references of equal size."""
+) -> Reasons:
+    """The reasons of people and of the same people moved, against references of equal size."""
     people = people.reset_index(drop=True)
     first = model.score(people) >= 0
     signs = np.where(first, 1.0, -1.0)
@@ -282,11 +286,15 @@ def under_moves(
     among = np.zeros(phi.shape, dtype=bool)
     np.put_along_axis(among, np.argsort(phi, -1, kind="stable")[..., :k], True, -1)
     told = among.reshape(len(references), count, len(people), -1)
-    same = (told & told[:, :1]).sum(-1) / k
-    worst = np.where(stays, same, 1.0).min(1)
-    classes = torch.from_numpy(first.astype(int))
-    shared = [overlap(torch.from_numpy(each[0].astype(float)), k, classes) or 0.0 for each in told]
-    kept, mean = float(worst.mean()), float(np.mean(shared))
-    return UnderMoves(
-        broken=float((worst < 1).mean()), kept=kept, overlap=mean, kappa=kappa(kept, mean)
-    )
+    return Reasons(among=told, stays=stays, first=first, k=k)
+
+
+def under_moves(
+    model: SpokenModel,
+    people: pd.DataFrame,
+    moved: Sequence[pd.DataFrame],
+    references: Sequence[pd.DataFrame],
+    k: int = 3,
+) -> UnderMoves:
+    """What moves do to the reasons of people, told against each of references of equal size."""
+    return reasons_under_moves(model, people, moved, references, k).summary()

@@ -12,16 +12,24 @@ from r2et.attacks.diagnostics import Doubling
 from r2et.attacks.radius import Curve
 from r2et.attacks.registry import ATTACKS
 from r2et.core.naming import nearest
-from r2et.explainers import (
-    SCORES,
-    slopes,
-)
+from r2et.explainers import EXPLAINERS, SCORES
 from r2et.metrics.exchanges import MeanAgreement
 from r2et.perturbations import PerturbationSet
 from r2et.preflight.kinds import Finding, in_words
 
 NOISE = ("shared", "fresh")
 ACTIONABLE = "actionable"
+CONTRIBUTIONS = "shapley"
+"""The explainer of whole attributes of tables, against rows of a reference."""
+
+
+def usual_choices(explainer: str) -> tuple[int, str]:
+    """How many features are shown, and of which quantity, unless somebody asks otherwise.
+
+    >>> usual_choices("grad"), usual_choices("shapley")
+    ((8, 'probability'), (3, 'margin'))
+    """
+    return (3, "margin") if explainer == CONTRIBUTIONS else (8, "probability")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +54,7 @@ class AttackRunSettings:
         """Refuse names that nothing goes by, and numbers with which nothing can be attacked."""
         for kind, word, known in (
             ("attack", self.attack, ATTACKS),
-            ("explainer", self.explainer, slopes()),
+            ("explainer", self.explainer, EXPLAINERS),
             ("quantity to explain", self.of, SCORES),
             ("noise", self.noise, NOISE),
         ):
@@ -56,6 +64,11 @@ class AttackRunSettings:
             raise ValueError(
                 f"only smooth-grad draws noise, {self.explainer} does not: leave out the fresh "
                 "noise or choose smooth-grad."
+            )
+        if self.project_one_hot and self.explainer == CONTRIBUTIONS:
+            raise ValueError(
+                "contributions are not made of gradients, so that there is nothing to project: "
+                "leave out the projection."
             )
         if not self.epsilons or not all(0 < each < math.inf for each in self.epsilons):
             got = ", ".join(f"{each:g}" for each in self.epsilons) or "none"
@@ -81,7 +94,7 @@ class AttackRun:
     """On the attacked examples before and after, None if they are all of one class."""
     off_data_share: float
     exchanges: MeanAgreement | None
-    """What gradients say about exchanges of categories, None if there are none."""
+    """What gradients say about exchanges of categories, None without any or of contributions."""
     ties: float
     distinct_sets: int
     fresh: Sequence[float] | None
@@ -93,6 +106,8 @@ class AttackRun:
     """What a look at the model found before."""
     bound: Tensor | None = None
     """Of the MOO attack: the iterations Theorem 5.1 allows, from estimated constants: (B,)."""
+    contributions: str | None = None
+    """Of contributions: a sentence that says of what, and against which rows."""
 
     @property
     def examples(self) -> int:
@@ -163,6 +178,7 @@ class AttackRun:
         both, exchanges = self.examples_auc, self.exchanges
         return {
             "settings": asdict(self.settings),
+            "contributions": self.contributions,
             "examples": self.examples,
             "curve": self.table(),
             "smallest epsilon": self.smallest(),

@@ -20,20 +20,27 @@ from r2et.attacks.registry import ATTACKS, Budget, attack, attack_curve
 from r2et.auditing.models import load_model, needs_network
 from r2et.core.exact import exact_copy
 from r2et.core.geometry import one_of
-from r2et.core.naming import briefly, nearest
+from r2et.core.naming import briefly, counted, nearest
 from r2et.core.ranking import check_k, precision_at_k, ties
 from r2et.core.rng import stream
 from r2et.data.dataset import Dataset, Split
-from r2et.evaluation.decisions import Change, Reason, changes, reasons
+from r2et.evaluation.decisions import Change, FeatureShare, changes, reasons
 from r2et.evaluation.evaluate import actionable_of, task_of
 from r2et.evaluation.protocol import EvaluationSettings
-from r2et.experiments.attack_records import ACTIONABLE, AttackRun, AttackRunSettings
+from r2et.experiments.attack_records import (
+    ACTIONABLE,
+    CONTRIBUTIONS,
+    AttackRun,
+    AttackRunSettings,
+)
 from r2et.experiments.config import load_recipe, recipe_for
 from r2et.experiments.runner import fitted
 from r2et.explainers import (
     Explainer,
+    Shapley,
     SmoothGrad,
     check_inputs,
+    draw_reference,
     gradient,
     input_gradient,
     predicted,
@@ -50,7 +57,9 @@ from r2et.preflight.validation import cleared
 from r2et.theory.complexity import estimated_constants, iteration_bound
 
 WIDE = EnsembleBudget(rounds=2, starts=2, steps=30, points=8, moves=8, pairs=0, even=2, itself=True)
-"""The effort on explanations of many features, where random goals spread too thin."""
+"""The effort on explanations of many features, where random goals spread too thin, and on those
+that ask thousands of rows for each: of eight attributes 256 mixtures with every reference row."""
+REFERENCE = 20  # rows of the training part that contributions are told against
 BESIDE = 0.1  # how far from a picture its network is looked at
 DRAWS = 5  # explanations with fresh noise over which P@k is averaged
 
@@ -84,14 +93,28 @@ def given_model(
 
 def check_request(settings: AttackRunSettings, dataset: Dataset) -> None:
     """Refuse what cannot be attacked so, before any time is spent on a model."""
-    check_k(settings.k, dataset.n)
+    if settings.explainer == CONTRIBUTIONS and not dataset.tabular:
+        raise ValueError(
+            f"contributions are those of the attributes of tables, but {dataset.name} is none: "
+            f"choose {', '.join(slopes())}."
+        )
+    check_k(settings.k, len(_names(settings, dataset)))
     budget_at(
         settings, max(settings.epsilons), perturbation_of(settings, dataset.split(settings.seed))
     )
 
 
+def _names(settings: AttackRunSettings, dataset: Dataset) -> Sequence[str]:
+    """What the explained features are called: columns, or of contributions their attributes."""
+    if settings.explainer == CONTRIBUTIONS:
+        return dataset.group_names
+    return [dataset.structure.feature_name(number) for number in range(dataset.n)]
+
+
 def explainer_of(settings: AttackRunSettings, split: Split, seed: int = 0) -> Explainer:
     """The explainer asked for, with its choices."""
+    if settings.explainer == CONTRIBUTIONS:
+        return _contributions(settings, split)
     choices: dict[str, Any] = {"of": settings.of}
     if split.dataset.structure.explained:
         choices["groups"] = split.dataset.structure.explained
@@ -101,6 +124,17 @@ def explainer_of(settings: AttackRunSettings, split: Split, seed: int = 0) -> Ex
     if isinstance(explain, SmoothGrad):
         choices["seed"] = seed
     return replace(explain, **choices)
+
+
+def _contributions(settings: AttackRunSettings, split: Split) -> Shapley:
+    train = split.train
+    rows = min(REFERENCE, len(train))
+    choices: dict[str, Any] = {
+        "of": settings.of,
+        "groups": split.dataset.table.groups,
+        "reference": draw_reference(train.x.double(), train.y, rows=rows, seed=settings.seed),
+    }
+    return Shapley(**choices)
 
 
 def perturbation_of(settings: AttackRunSettings, split: Split) -> PerturbationSet:
@@ -121,6 +155,7 @@ def perturbation_of(settings: AttackRunSettings, split: Split) -> PerturbationSe
 def budget_at(settings: AttackRunSettings, radius: float, perturbation: PerturbationSet) -> Budget:
     """What the attack asked for may spend at a radius; a choice it does not offer is refused."""
     method, box = ATTACKS[settings.attack], isinstance(perturbation, Box)
+    dear = box or settings.explainer == CONTRIBUTIONS
     budget = method.budget
     for flag, value, offered in (
         ("--handling", settings.handling, isinstance(budget, WalkBudget)),
@@ -134,7 +169,7 @@ def budget_at(settings: AttackRunSettings, radius: float, perturbation: Perturba
         budget = replace(budget, step=radius / 20, steps=100) if box else budget
         return replace(budget, handling=settings.handling or budget.handling)
     if isinstance(budget, EnsembleBudget):
-        budget = WIDE if box else budget
+        budget = WIDE if dear else budget
         return replace(budget, rounds=settings.rounds or budget.rounds)
     return budget
 
@@ -149,6 +184,7 @@ def attack_model(model: nn.Module, split: Split, settings: AttackRunSettings) ->
     x, truth = whole[: settings.examples], labels[: settings.examples]
     y, structure = predicted(model, x), split.dataset.structure
     explain, perturbation = explainer_of(settings, split), perturbation_of(settings, split)
+    dear = isinstance(perturbation, Box) or isinstance(explain, Shapley)
     curve = attack_curve(
         model,
         x,
@@ -159,8 +195,8 @@ def attack_model(model: nn.Module, split: Split, settings: AttackRunSettings) ->
         explainer=explain,
         perturbation=perturbation.at(max(settings.epsilons)),
         budget={radius: budget_at(settings, radius, perturbation) for radius in settings.epsilons},
-        pairs=0 if isinstance(perturbation, Box) else PAIRS,
-        walk=0 if isinstance(perturbation, Box) else WALK,
+        pairs=0 if dear else PAIRS,
+        walk=0 if dear else WALK,
         seconds=settings.seconds,
         seed=settings.seed,
     )
@@ -174,7 +210,9 @@ def attack_model(model: nn.Module, split: Split, settings: AttackRunSettings) ->
         if len(truth.unique()) > 1
         else None,
         off_data_share=float(off_data_share(margins.flatten(1), structure.one_hot).mean()),
-        exchanges=exchange_agreement(model, x, y, structure.exchangeable, explain=explain).mean(),
+        exchanges=None
+        if isinstance(explain, Shapley)
+        else exchange_agreement(model, x, y, structure.exchangeable, explain=explain).mean(),
         ties=float(ties(curve.before, settings.k).double().mean()),
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),
@@ -183,6 +221,18 @@ def attack_model(model: nn.Module, split: Split, settings: AttackRunSettings) ->
         perturbation=perturbation,
         preflight=found,
         bound=_iteration_bound(model, x, y, settings, explain, perturbation),
+        contributions=_in_words(explain, split) if isinstance(explain, Shapley) else None,
+    )
+
+
+def _in_words(explain: Shapley, split: Split) -> str:
+    """Of what contributions are, and against which rows."""
+    assert explain.reference is not None
+    attributes = counted(len(split.dataset.group_names), "attribute")
+    rows = counted(len(explain.reference), "row")
+    return (
+        f"Contributions are those of {attributes} to the {explain.of} of the predicted class, told "
+        f"against {rows} drawn from the training part; shown are the largest, whatever their sign."
     )
 
 
@@ -255,8 +305,9 @@ def _doubled(
         return None
     if settings.seconds is not None:
         return last_doubling(curve.attacks[-1])
-    rounds = EnsembleBudget().rounds if settings.rounds is None else settings.rounds
-    longer, radius = replace(settings, rounds=2 * rounds), max(settings.epsilons)
+    radius = max(settings.epsilons)
+    spent = budget_at(settings, radius, perturbation)
+    assert isinstance(spent, EnsembleBudget)
     found = attack(
         model,
         x,
@@ -265,7 +316,7 @@ def _doubled(
         method=settings.attack,
         explainer=explain,
         perturbation=perturbation.at(radius),
-        budget=budget_at(longer, radius, perturbation),
+        budget=replace(spent, rounds=2 * spent.rounds),
         seed=settings.seed,
     )
     return last_doubling(found)
@@ -321,6 +372,7 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
     found to break the example, None if none was.
     """
     curve, k = findings.curve, findings.settings.k
+    names = _names(findings.settings, split.dataset)
     radii = curve.epsilons.tolist()
     x = split.test.x[: findings.examples].to(curve.x)
     rows = []
@@ -331,7 +383,7 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
             {
                 "row": int(split.test.rows[number]),
                 "input": _named(split, x[number]),
-                "reasons": _plain(reasons(split, curve.before[number], k)),
+                "reasons": _plain(reasons(names, curve.before[number], k)),
                 "smallest epsilon": smallest if broken else None,
                 "nearest": _moved_to(split, x[number], curve.nearest[number]) if broken else None,
                 "attacked": [
@@ -339,7 +391,7 @@ def example_rows(split: Split, findings: AttackRun) -> list[dict[str, Any]]:
                         "epsilon": radius,
                         "P@k": float(curve.precision[at, number]),
                         **_moved_to(split, x[number], curve.x[at, number]),
-                        "reasons": _plain(reasons(split, curve.after[at, number], k)),
+                        "reasons": _plain(reasons(names, curve.after[at, number], k)),
                     }
                     for at, radius in enumerate(radii)
                 ],
@@ -354,7 +406,7 @@ def _moved_to(split: Split, x: Tensor, attacked: Tensor) -> dict[str, Any]:
     return {"input": _named(split, attacked), "changes": _plain(moved)}
 
 
-def _plain(records: Sequence[Change | Reason]) -> list[dict[str, Any]]:
+def _plain(records: Sequence[Change | FeatureShare]) -> list[dict[str, Any]]:
     return [asdict(each) for each in records]
 
 

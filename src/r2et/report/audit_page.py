@@ -3,22 +3,38 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from markupsafe import Markup
 
 from r2et.attacks.ensemble import EnsembleBudget
+from r2et.auditing.classifiers import is_banded
 from r2et.auditing.config import DataSettings, read_settings
-from r2et.auditing.decisions import Decision, Reason
+from r2et.auditing.csvs import CsvTable
+from r2et.auditing.decisions import Decision, Slope
 from r2et.auditing.items import ItemSource
+from r2et.auditing.reason_models import SubjectOf
+from r2et.auditing.reason_records import ReasonAudit
+from r2et.auditing.reason_run import run_reasons
+from r2et.auditing.reason_settings import ReasonSettings, with_columns
+from r2et.auditing.reason_subjects import (
+    Reference,
+    banded_source,
+    of_banded,
+    of_networks,
+)
 from r2et.auditing.records import Audit, Summary
-from r2et.auditing.run import Progress, ignore, run_audit
+from r2et.auditing.run import run_audit
 from r2et.auditing.settings import AuditSettings
-from r2et.auditing.sources import Data, Model, models_of, source_for
+from r2et.auditing.sources import Data, Model, models_of, source_for, usual_settings
+from r2et.auditing.tables import Source
+from r2et.auditing.walk import Progress, ignore
 from r2et.certification.affine import Norm
 from r2et.core.files import write_text
+from r2et.core.reasons import Side
 from r2et.explainers import Quantity
 from r2et.report.charts import FRAME, html_of, kept_within, verdicts_within
 from r2et.report.maps import decision_map
@@ -31,6 +47,7 @@ from r2et.report.pages import (
     share,
     short,
 )
+from r2et.report.reason_page import write_reason_page
 
 __all__ = ["audit", "audit_html", "write_audit_page"]
 
@@ -39,70 +56,219 @@ TOLD = 50
 """Decisions that are readable in full without JavaScript."""
 
 
+Explain = Literal["contributions", "slopes"]
+
+OF_SLOPES = (
+    "epsilons",
+    "norm",
+    "explained",
+    "project_one_hot",
+    "budget",
+    "rounds",
+    "radii",
+    "measured",
+    "checked",
+)
+OF_CONTRIBUTIONS = (
+    "side",
+    "threshold",
+    "exchange",
+    "immutable",
+    "only",
+    "favourable",
+    "codes",
+    "protected",
+    "reference",
+    "reference_rows",
+    "most_moves",
+)
+"""Settings that only one kind of explanation has."""
+
+
 def audit(
     model: Model | Mapping[str, Model],
     data: Data,
     *,
+    explain: Explain | None = None,
     k: int | None = None,
-    tolerance: float | None = None,
+    tolerance: float | Mapping[str, float] | None = None,
+    side: Side | None = None,
+    threshold: float | None = None,
+    exchange: Mapping[str, float] | None = None,
+    immutable: Sequence[str] | None = None,
+    only: str | None = None,
+    favourable: str | None = None,
+    codes: Mapping[str, str] | None = None,
+    protected: Sequence[str] | None = None,
+    reference: Reference = None,
+    reference_rows: int | None = None,
+    most_moves: int | None = None,
     epsilons: Sequence[float] | None = None,
     norm: Norm | None = None,
-    explained: Quantity = "probability",
-    project_one_hot: bool = False,
+    explained: Quantity | None = None,
+    project_one_hot: bool | None = None,
     attack: str = "strong",
     budget: EnsembleBudget | None = None,
+    rounds: int | None = None,
     radii: str | None = None,
     rows: int | None = None,
     measured: int | None = None,
     chunk: int | None = None,
-    checked: float = 0.1,
+    checked: float | None = None,
     seed: int = 0,
     config: DataSettings | str | Path | None = None,
     out: str | Path | None = None,
     format: str = "csv",
     on_progress: Callable[[Progress], None] = ignore,
-) -> Audit:
-    """Which reasons of a model, or of several by name, hold under changes of any length up to some.
+) -> Audit | ReasonAudit:
+    """Which reasons of a model, or of several by name, hold under small changes.
+
+    Of tables reasons are contributions of attributes unless `explain` says "slopes"; of pictures
+    and networks they are slopes. `tolerance` is what may change: of contributions so many standard
+    deviations of each number, or widths by name in original units, `ReasonSettings` saying the
+    rest; of slopes the length of a change, `AuditSettings` saying the rest, `rounds` those of its
+    budget.
 
     A model is an `nn.Module`, a fitted `NetworkClassifier`, a pipeline that ends in one, or what
-    `load_model` gives. `data` are the rows: a `Table` of inputs as the model takes them, the test
+    `load_model` gives; for contributions also a `StableClassifier`, or a pipeline that begins with
+    a `StableBinner`. `data` are the rows: a `Table` of inputs as the model takes them, the test
     part of a `Split`, or a pandas table or the path of a CSV file, about whose columns `config`
     speaks. Pictures, networks and pairs of them are an `ItemSource`, a `Dataset`, whose split of
     seed 0 is taken, or the path of one's own; the name of a known data set is its test part. The
-    other settings are those of `AuditSettings`, `usual_settings` unless given. With a folder `out`
-    every row is kept there as soon as it is audited, in bounded memory, a killed audit goes on when
-    called again, and the page of a finished one is there, too. A change found inside a proved
-    radius stops it with a `Contradiction`.
+    rows that contributions are told against are those of the model, `reference`, the training part
+    of a split, or drawn from the audited rows; "favourable" takes those decided so.
+
+    With a folder `out` every row is kept there as soon as it is audited, in bounded memory, a
+    killed audit goes on when called again, and the page of a finished one is there, too. Of slopes,
+    a change found inside a proved radius stops it with a `Contradiction`.
     """
-    models = models_of(model)
-    columns = read_settings(config) if isinstance(config, str | Path) else config
-    source = source_for(data, list(models.values()), columns)
-    networks = {name: each.model for name, each in models.items()}
-    usual: dict[str, Any] = {}
-    if isinstance(source, ItemSource):
-        networks = {name: source.prepared(each) for name, each in networks.items()}
-        usual = vars(source.usual)
-    asked = {
+    asked: dict[str, Any] = {
         "k": k,
-        "tolerance": tolerance,
+        "attack": attack,
+        "rows": rows,
+        "chunk": chunk,
+        "seed": seed,
+        "side": side,
+        "threshold": threshold,
+        "exchange": exchange,
+        "immutable": immutable,
+        "only": only,
+        "favourable": favourable,
+        "codes": codes,
+        "protected": protected,
+        "reference": reference,
+        "reference_rows": reference_rows,
+        "most_moves": most_moves,
         "epsilons": epsilons,
         "norm": norm,
         "explained": explained,
         "project_one_hot": project_one_hot,
-        "attack": attack,
         "budget": budget,
+        "rounds": rounds,
         "radii": radii,
-        "rows": rows,
         "measured": measured,
-        "chunk": chunk,
         "checked": checked,
-        "seed": seed,
     }
     known = {name: value for name, value in asked.items() if value is not None}
+    models = models_of(model)
+    columns = read_settings(config) if isinstance(config, str | Path) else config
+    keep: dict[str, Any] = {"out": out, "format": format, "on_progress": on_progress}
+    banded = [each.name for each in models.values() if is_banded(each.classifier)]
+    if banded:
+        if len(banded) < len(models) or explain == "slopes":
+            raise ValueError(
+                "models behind bands are audited by their contributions, and beside their like "
+                "only: audit the others by themselves."
+            )
+        _refuse(known, OF_SLOPES, "slopes", "contributions")
+        behind = {name: each.classifier for name, each in models.items()}
+        table = banded_source(behind, data, columns or DataSettings())
+        return _of_contributions(
+            table, of_banded(behind, known.pop("reference", None)), known, tolerance, columns, keep
+        )
+    source = source_for(data, list(models.values()), columns)
+    networks = {name: each.model for name, each in models.items()}
+    if isinstance(source, ItemSource):
+        if explain == "contributions":
+            raise ValueError(
+                "contributions are those of the attributes of tables: of pictures and networks ask "
+                "for slopes."
+            )
+        networks = {name: source.prepared(each) for name, each in networks.items()}
+    elif explain != "slopes":
+        _refuse(known, OF_SLOPES, "slopes", "contributions")
+        subjects = of_networks(networks, known.pop("reference", None))
+        return _of_contributions(source, subjects, known, tolerance, columns, keep)
+    _refuse(known, OF_CONTRIBUTIONS, "contributions", "slopes")
+    if isinstance(tolerance, Mapping):
+        raise ValueError(
+            "the tolerance of slopes is one length, got widths by name: give a number."
+        )
+    usual = vars(source.usual) if isinstance(source, ItemSource) else {}
+    if tolerance is not None:
+        known["tolerance"] = tolerance
+    if (times := known.pop("rounds", None)) is not None:
+        spent = known.get("budget") or usual_settings(source).budget
+        known["budget"] = replace(spent, rounds=times)
     settings = AuditSettings(**{**usual, **known})
-    found = run_audit(networks, source, settings, out=out, format=format, on_progress=on_progress)
+    found = run_audit(networks, source, settings, **keep)
     if found.folder is not None:
         write_audit_page(found)
+    return found
+
+
+def _refuse(known: Mapping[str, Any], others: Sequence[str], theirs: str, ours: str) -> None:
+    for name in others:
+        if name in known:
+            raise ValueError(
+                f"{name} is a setting of {theirs}, but {ours} are audited here: leave it out, or "
+                f"say explain = {theirs!r} where that is possible."
+            )
+
+
+def _of_contributions(
+    source: Source,
+    subjects: SubjectOf,
+    known: Mapping[str, Any],
+    tolerance: float | Mapping[str, float] | None,
+    columns: DataSettings | None,
+    keep: Mapping[str, Any],
+) -> ReasonAudit:
+    """An audit of contributions, with its page."""
+    plain: dict[str, Callable[[Any], Any]] = {
+        "immutable": tuple,
+        "protected": tuple,
+        "codes": dict,
+        "exchange": partial(_numbers, "exchange"),
+    }
+    asked = {name: plain.get(name, _same)(value) for name, value in known.items()}
+    width = _numbers("tolerance", tolerance) if isinstance(tolerance, Mapping) else tolerance
+    settings = ReasonSettings(width=width, **asked)
+    if columns is not None:
+        settings = with_columns(settings, columns.features, _attributes(source))
+    found = run_reasons(source, subjects, settings, **keep)
+    if found.folder is not None:
+        write_reason_page(found)
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _numbers(what: str, given: Mapping[str, Any]) -> dict[str, float]:
+    """What is given for each attribute as a number, refused where it is none."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{what} of {name!r} must be a number, got {value!r}.")
+    return {str(name): float(value) for name, value in given.items()}
+
+
+def _attributes(source: Source) -> dict[str, str]:
+    """The attribute that a column of a table belongs to, by the name of the column."""
+    found = {name: name for name in source.columns.groups}
+    if isinstance(source, CsvTable):
+        found |= {each.name: each.features[0].group for each in source.schema.attributes}
     return found
 
 
@@ -364,7 +530,7 @@ def _kept_text(value: float, k: int) -> str:
     return f"{round(value * k, 2):g}"
 
 
-def _reason(reason: Reason, largest: float, moved: Sequence[str]) -> dict[str, Any]:
+def _reason(reason: Slope, largest: float, moved: Sequence[str]) -> dict[str, Any]:
     return {
         **vars(reason),
         "score": short(abs(reason.score)),
@@ -438,7 +604,7 @@ def packed(audit: Audit) -> str:
     def kept(shares: Sequence[float] | None) -> list[float] | None:
         return None if shares is None else [round(value * settings.k, 2) for value in shares]
 
-    def flat(reasons: Sequence[Reason]) -> list[Any]:
+    def flat(reasons: Sequence[Slope]) -> list[Any]:
         found: list[Any] = ["".join("-+"[each.direction == "for"] for each in reasons)]
         for each in reasons:
             score = float(f"{abs(each.score):.3g}")

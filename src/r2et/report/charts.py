@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
+from r2et.auditing.reason_records import ReasonSummary
 from r2et.auditing.records import Curve
 from r2et.evaluation.results import Result, Scatter
 from r2et.experiments.tables import (
@@ -700,6 +701,32 @@ def verdicts_within(curve: Curve, longest: float, colours: Colours) -> Drawing:
         title="Shares of decisions certified, undetermined and broken against the longest change "
         "allowed",
         text="The numbers are in the table below.",
+    )
+
+
+def broken_within(models: Sequence[ReasonSummary], colours: Colours) -> Drawing:
+    """Share of decisions that changes of each size break, a line for each model."""
+    figure = Figure(figsize=(5.0, 2.95))
+    axes = figure.subplots()
+    figure.subplots_adjust(**FRAME)
+    axes.set_xlim(0, 1)
+    axes.grid(axis="y", color=colours["rule"], linewidth=0.6)
+    said = []
+    for number, model in enumerate(models):
+        name, marker = OF_MODELS[number % len(OF_MODELS)]
+        total = max(1, sum(model.counts.values()))
+        shares = [0.0, *(100 * count / total for count in model.within)]
+        sizes = [0.0, *model.sizes]
+        axes.plot(sizes, shares, color=colours[name], linewidth=1.6, drawstyle="steps-post")
+        axes.plot(sizes[-1:], shares[-1:], color=colours[name], marker=marker, clip_on=False)
+        said.append(f"{model.name}: {shares[10]:.0f} % at half the size, {shares[-1]:.0f} % at 1")
+    axes.set_ylim(0, min(100.0, 1.25 * max(10.0, axes.get_ylim()[1])))
+    axes.set_xlabel("size of the change: 1 is as far as anything may move")
+    axes.set_ylabel("broken, %", labelpad=1)
+    return Drawing(
+        figure=figure,
+        title="Share of decisions broken by changes up to a size",
+        text="; ".join(said) + ".",
     )
 
 

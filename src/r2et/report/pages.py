@@ -72,9 +72,13 @@ NOT_MEASURED = "not measured"
 NBSP = "\u00a0"
 
 
-def page_html(name: str, values: Mapping[str, object]) -> str:
-    """The page of a name, filled with the values, as one file that asks for no other."""
-    style = f"{_colour_sheet()}{_text('base.css')}{_text(f'{name}.css')}"
+def page_html(name: str, values: Mapping[str, object], like: str | None = None) -> str:
+    """The page of a name, filled with the values, as one file that asks for no other.
+
+    It looks `like` another page, where its own style sheet does not say otherwise.
+    """
+    sheets = ("base", *([like] if like else []), name)
+    style = f"{_colour_sheet()}{''.join(_text(f'{each}.css') for each in sheets)}"
     script = _text(f"{name}.js")
     own = {"style": Markup(style), "script": Markup(script), "policy": _policy(style, script)}
     return _environment().get_template(f"{name}.html").render({**values, **own})

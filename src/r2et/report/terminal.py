@@ -1,6 +1,7 @@
 """What was found as tables and sentences for a terminal."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from r2et.actionable.sets import ActionableSet, what_it_buys
 from r2et.attacks.comparison import TOLERABLE, HandlingPoint
+from r2et.auditing.reason_records import ReasonAudit
 from r2et.auditing.records import Audit
 from r2et.core.naming import counted
 from r2et.data.dataset import Split
@@ -27,6 +29,7 @@ from r2et.experiments.tables import (
 )
 from r2et.metrics.exchanges import doubt
 from r2et.preflight.kinds import in_words
+from r2et.report.reason_words import summary_lines
 
 
 def print_run(rows: Sequence[Result], console: Console) -> None:
@@ -236,6 +239,26 @@ def print_handling(
     )
 
 
+def print_reasons(found: ReasonAudit, console: Console) -> None:
+    """Print the verdicts on the reasons of each model's decisions, and where everything is."""
+    k = found.settings.k or 1
+    console.print(f"{found.data.name}: do the {k} reasons of each decision hold?", style="bold")
+    for line in found.data.moves:
+        console.print(f"  {line}")
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("model")
+    for heading in ("certified", "broken", "undetermined", "kept, %", "shared, %", "kappa"):
+        table.add_column(heading, justify="right")
+    for each in found.models:
+        shares = ("-" if v is None else f"{100 * v:.1f}" for v in (each.kept, each.overlap))
+        told = "-" if each.kappa is None else f"{each.kappa:.2f}"
+        table.add_row(Text(each.name), *(f"{n:,}" for n in each.counts.values()), *shares, told)
+    console.print(table)
+    for line in summary_lines(found):
+        console.print(line)
+    _print_rows(found.folder, console)
+
+
 def print_audit(found: Audit, console: Console) -> None:
     """Print the verdicts on each model's decisions, and where everything is."""
     console.print(
@@ -266,6 +289,11 @@ def print_audit(found: Audit, console: Console) -> None:
     for each in found.models:
         for note in each.notes:
             console.print(f"{each.name}: {note}" if len(found.models) > 1 else note)
-    assert found.folder is not None
-    rows = "decisions.parquet" if not (found.folder / "decisions.csv").exists() else "decisions.csv"
-    console.print(f"Every decision: {found.folder / rows}")
+    _print_rows(found.folder, console)
+
+
+def _print_rows(folder: Path | None, console: Console) -> None:
+    """Print where the row of each decision is."""
+    assert folder is not None
+    rows = "decisions.parquet" if not (folder / "decisions.csv").exists() else "decisions.csv"
+    console.print(f"Every decision: {folder / rows}")

@@ -1,0 +1,1 @@
+window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(each => { each.open = true; }));
