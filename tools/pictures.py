@@ -39,7 +39,7 @@ def run_page() -> Path:
 def audit_page() -> Path:
     """The page of an audit of that run's ordinary network."""
     (model,) = (RUN / "models" / "adult-seed-0").glob("vanilla-*.safetensors")
-    r2et("audit", "adult", "--model", model, "--rows", "40", "--out", AUDIT)
+    r2et("audit", "adult", "--model", model, "--explain", "slopes", "--rows", "40", "--out", AUDIT)
     return AUDIT / "audit.html"
 
 
