@@ -154,20 +154,19 @@ def standing(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Rivals:
-    """What all attributes but one can take, ranked by what they are worth where nothing moves.
+    """What all attributes but one come to, ranked by what they are worth where nothing moves.
 
-    `last`, (D, n), is the value at place k; `inside` and `outside`, (W, D, n), the smallest value
-    that one of the first k can take and the largest that one of the rest can; `inside_1` and
-    `outside_1` the same of the first k - 1. In a group are the people of one predicted class and
-    one draw: `having` says how many have each attribute among their first k - 1, and `keys`,
-    (D, n), are the number of a person's group times the attributes + the attribute at place k.
+    `last`, (D, n), is the value at place k: the number is a reason where it is worth more. There,
+    reasons break if it can fall below `floor`, (W, D, n), and elsewhere if it can rise above
+    `ceiling`; where they break whatever it does, these are infinite. In a group are the people of
+    one predicted class and one draw: `having` says how many have each attribute among their first
+    k - 1, and `keys`, (D, n), are the number of a person's group times the attributes + the
+    attribute at place k.
     """
 
     last: Floats
-    inside: Floats
-    outside: Floats
-    inside_1: Floats
-    outside_1: Floats
+    floor: Floats
+    ceiling: Floats
     having: Floats
     keys: Codes
 
@@ -180,6 +179,7 @@ class _Search:
     ) -> None:
         self.people, self.numbers, self.steps, self.wish = people, numbers, list(steps), wish
         self._score()
+        self.signs = np.zeros(len(people.judged))
         self._decide()
 
     def _score(self) -> None:
@@ -196,11 +196,19 @@ class _Search:
     def _decide(self) -> None:
         """Reasons are those of the class that is decided; each sweep holds on to it."""
         second = self.score[self.people.judged] >= self.wish.threshold
-        self.signs = np.where(second, 1.0, -1.0)
+        signs = np.where(second, 1.0, -1.0)
+        if not np.array_equal(signs, self.signs):
+            self.signs = signs
+            said = self.people.contributions
+            self.fixed = said.shape[-1]
+            self.ranges = [self._range(at, each) for at, each in enumerate(self.steps)]
+            still = shown_as(signs[:, None] * said, self.wish.side)
+            self.here = np.concatenate([still, *(each[0][..., None] for each in self.ranges)], -1)
 
-    def _spoken(self, phi: Floats) -> Floats:
-        """How much contributions to the second class, (..., n), are reasons: like them."""
-        return shown_as(self.signs * phi, self.wish.side)
+    def _moved(self, place: int) -> None:
+        """Take in other steps of one number."""
+        self.ranges[place] = self._range(place, self.steps[place])
+        self.here[..., self.fixed + place] = self.ranges[place][0]
 
     # --- what is judged -------------------------------------------------------------------------
 
@@ -228,53 +236,65 @@ class _Search:
         """How much a number is a reason: where people stand (D, n), least and most (W, D, n)."""
         number, bands = self.numbers[place], self.numbers[place].bands(steps.edges)
         usual = steps.points[bands[number.reference]].mean(1)[:, None]
-        here = self._spoken(steps.points[bands[number.people]] - usual)
-        low, high = bands[number.low][:, None], bands[number.high][:, None]
-        least = most = self._spoken(steps.points[low] - usual)
-        for step in range(1, int((high - low).max(initial=0)) + 1):
-            there = self._spoken(steps.points[np.minimum(low + step, high)] - usual)
-            least, most = np.minimum(least, there), np.maximum(most, there)
-        return here, least, most
+        here, low, high = steps.points[bands[number.people]], bands[number.low], bands[number.high]
+        most = int((high - low).max(initial=0))
+        reached = [steps.points[np.minimum(low + step, high)] for step in range(most + 1)]
+        if self.wish.side == "both":
+            said = [np.abs(each[:, None] - usual) for each in reached]
+            return np.abs(here - usual), np.minimum.reduce(said), np.maximum.reduce(said)
+        # What is usual shifts all alike: least and most are found before it is taken off.
+        turn = shown_as(self.signs, self.wish.side)
+        said, shift = [turn * each for each in reached], turn * usual
+        least, most_said = np.minimum.reduce(said), np.maximum.reduce(said)
+        return turn * here - shift, least[:, None] - shift, most_said[:, None] - shift
 
     def _rivals(self, place: int) -> _Rivals:
-        k = self.wish.k
-        fixed = self._spoken(self.people.contributions.swapaxes(1, 2)).swapaxes(1, 2)
-        others = [each for each in range(len(self.numbers)) if each != place]
-        ranges = [self._range(each, self.steps[each]) for each in others]
-        widths = len(self.numbers[place].low)
-        still = np.broadcast_to(fixed, (widths, *fixed.shape))
-
-        def joined(part: int, known: Floats) -> Floats:
-            return np.concatenate([known, *(each[part][..., None] for each in ranges)], -1)
-
-        here, least, most = joined(0, fixed), joined(1, still), joined(2, still)
-        order = np.argsort(-here, -1, kind="stable")
-        ranked = np.broadcast_to(order, (widths, *order.shape))
-        least, most = (np.take_along_axis(each, ranked, -1) for each in (least, most))
-        names = np.array([*range(fixed.shape[-1]), *(fixed.shape[-1] + each for each in others)])
-        attributes = fixed.shape[-1] + len(self.numbers)
-        groups = 2 * np.arange(len(fixed))[:, None] + (self.signs > 0)
-        keys = groups[..., None] * attributes + names[order[..., :k]]
-        counted = np.bincount(keys[..., :-1].ravel(), minlength=2 * len(fixed) * attributes)
+        k, own = self.wish.k, self.fixed + place
+        left = self.here.copy()  # what is not yet ranked
+        left[..., own] = -np.inf
+        top, last = [], left[..., 0]
+        for _ in range(k):
+            best = left.argmax(-1)[..., None]
+            last = np.take_along_axis(left, best, -1)[..., 0]
+            np.put_along_axis(left, best, -np.inf, -1)
+            top.append(best[..., 0])
+        before, at_k = top[:-1], top[-1]
+        # Of the first k - 1 the smallest value that one can take, and of all behind place k the
+        # largest; then those of the one at place k.
+        values = [np.take_along_axis(self.here, each[..., None], -1)[..., 0] for each in before]
+        still = [np.where(e < self.fixed, v, np.inf) for e, v in zip(before, values, strict=True)]
+        shape = self.ranges[place][1].shape
+        inside = np.broadcast_to(np.minimum.reduce([np.full(shape[1:], np.inf), *still]), shape)
+        outside = np.broadcast_to(left[..., : self.fixed].max(-1, initial=-np.inf), shape)
+        falls = rises = np.broadcast_to(last, shape)
+        for at, (_, least, most) in enumerate(self.ranges):
+            if at == place:
+                continue
+            name = self.fixed + at
+            is_last = at_k == name
+            is_before = np.logical_or.reduce([is_last & False, *(each == name for each in before)])
+            inside = np.minimum(inside, np.where(is_before, least, np.inf))
+            outside = np.maximum(outside, np.where(is_before | is_last, -np.inf, most))
+            falls, rises = np.where(is_last, least, falls), np.where(is_last, most, rises)
+        outside_1, inside_k = np.maximum(outside, rises), np.minimum(inside, falls)
+        attributes = self.here.shape[-1]
+        groups = (2 * np.arange(len(self.here))[:, None] + (self.signs > 0)) * attributes
+        counted = np.zeros(2 * len(self.here) * attributes)
+        for each in before:
+            counted += np.bincount((groups + each).ravel(), minlength=len(counted))
         return _Rivals(
-            last=np.take_along_axis(here, order[..., k - 1 : k], -1)[..., 0],
-            inside=least[..., :k].min(-1),
-            outside=most[..., k:].max(-1, initial=-np.inf),
-            inside_1=least[..., : k - 1].min(-1, initial=np.inf),
-            outside_1=most[..., k - 1 :].max(-1),
-            having=counted.reshape(-1, attributes).astype(np.float64),
-            keys=keys[..., -1],
+            last=last,
+            floor=np.where(outside_1 > inside, np.inf, outside_1),
+            ceiling=np.where(outside > inside_k, -np.inf, inside_k),
+            having=counted.reshape(-1, attributes),
+            keys=groups + at_k,
         )
 
     def _judged(self, place: int, steps: Steps, rivals: _Rivals) -> tuple[Floats, float]:
         """The share of people whose reasons break, for each width, and what people share."""
         here, least, most = self._range(place, steps)
         among = here > rivals.last  # whether this number is a reason
-        broken = np.where(
-            among,
-            rivals.outside_1 > np.minimum(least, rivals.inside_1),
-            np.maximum(most, rivals.outside) > rivals.inside,
-        )
+        broken = np.where(among, least < rivals.floor, most > rivals.ceiling)
         return broken.mean((1, 2)), self._shared(place, among, rivals)
 
     def _shared(self, place: int, among: NDArray[np.bool_], rivals: _Rivals) -> float:
@@ -284,7 +304,7 @@ class _Search:
         groups, attributes = having.shape
         last = np.bincount(rivals.keys[~among], minlength=having.size)
         having += last.reshape(having.shape)
-        having[:, self.people.contributions.shape[-1] + place] += np.bincount(
+        having[:, self.fixed + place] += np.bincount(
             rivals.keys[among] // attributes, minlength=groups
         )
         people = having.sum(1) / self.wish.k
@@ -298,7 +318,9 @@ class _Search:
         """Try all changes of one number, and say how many were kept."""
         self._decide()
         trial = _Trial(self, place)
-        return trial.settle() + trial.drop() + trial.shift() + trial.add(new, draw) + trial.nudge()
+        kept = trial.settle() + trial.drop() + trial.shift() + trial.add(new, draw) + trial.nudge()
+        self._moved(place)
+        return kept
 
 
 class _Trial:
