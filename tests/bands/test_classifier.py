@@ -24,7 +24,7 @@ from r2et.bands.boosting import boosted
 from r2et.bands.classifier import LostAccuracy
 from r2et.bands.contributions import contributions
 from r2et.bands.scores import StepScore
-from r2et.bands.steps import Rows, teacher_of
+from r2et.bands.steps import Rows, separate_trees, teacher_of
 from r2et.bands.verdicts import cell_verdicts
 from refusals import refusal
 
@@ -465,7 +465,7 @@ def test_a_teacher_is_the_sum_of_its_parts() -> None:
     model = StableClassifier(WIDTH)
     model.binner_ = StableBinner(WIDTH)
     rows: Rows = model._rows(*model.binner_.begin(X, y))
-    teacher = teacher_of(rows)
+    teacher = teacher_of(rows, separate_trees(rows), together=True)
     whole = teacher(rows)
     parts = teacher.score(rows.cells)
     for place, curve in teacher.curves.items():
@@ -479,7 +479,8 @@ def test_a_teacher_grown_twice_is_the_mean_of_two() -> None:
     model.binner_ = StableBinner(WIDTH)
     rows: Rows = model._rows(*model.binner_.begin(X, y))
     one, other, both = (
-        teacher_of(rows, seed=seed, times=n) for seed, n in ((0, 1), (1, 1), (0, 2))
+        teacher_of(rows, separate_trees(rows, seed=seed, times=n), together=True)
+        for seed, n in ((0, 1), (1, 1), (0, 2))
     )
     np.testing.assert_allclose(both(rows), (one(rows) + other(rows)) / 2, atol=1e-9)
     assert both.score.rest is not None
@@ -497,7 +498,7 @@ def test_many_numbers_share_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: Rows = model._rows(*model.binner_.begin(X, y))
     wishes: list[Any] = []
     monkeypatch.setattr(classifier, "steps_of", lambda _, wish, **more: wishes.append((wish, more)))
-    teacher = teacher_of(rows)
+    teacher = teacher_of(rows, separate_trees(rows), together=True)
     for few in (3, 1):
         monkeypatch.setattr(classifier, "FEW_MOVING", few)
         model._found(teacher, 0.2)

@@ -43,9 +43,7 @@ def together() -> StableClassifier:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(boosting, "FEW_ROWS", 1)
         patched.setattr(classifier, "held_parts", lambda *_: [])
-        patched.setattr(
-            classifier, "linear_teacher_of", lambda rows, seed: steps.teacher_of(rows, seed=seed)
-        )
+        patched.setattr(classifier, "lines_of", steps.separate_trees)
         found = fitted(["no", "yes"], units={"age": "years"}, codes={"job": "w", "hours": "w"})
     assert found.score_.rest.leaves is not None
     return found

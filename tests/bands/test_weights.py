@@ -19,7 +19,16 @@ from r2et.actionable.tables import usual_width
 from r2et.bands.boosting import Coarse, boosted
 from r2et.bands.descent import Wish, descend, standing
 from r2et.bands.edges import counted
-from r2et.bands.steps import Lines, Rows, drawn, least_people, linear_teacher_of, teacher_of
+from r2et.bands.steps import (
+    Lines,
+    Rows,
+    drawn,
+    least_people,
+    lines_of,
+    separate_trees,
+    shown,
+    teacher_of,
+)
 from r2et.bands.table import spread_rows
 from r2et.bands.teacher import mean_auc
 from r2et.core.rng import stream
@@ -96,7 +105,7 @@ def test_lines_of_weighted_rows() -> None:
     lines, again = Lines.of(weighted), Lines.of(repeated)
     np.testing.assert_allclose(lines.means, again.means)
     np.testing.assert_allclose(lines.spreads, again.spreads)
-    one, other = linear_teacher_of(weighted), linear_teacher_of(repeated)
+    one, other = (teacher_of(own, lines_of(own), together=False) for own in (weighted, repeated))
     np.testing.assert_allclose(one(weighted), other(weighted), atol=1e-4)
     for place, curve in one.curves.items():
         np.testing.assert_allclose(curve.people[curve.people > 0], other.curves[place].people)
@@ -105,8 +114,10 @@ def test_lines_of_weighted_rows() -> None:
 def test_trees_of_weighted_rows_are_not_those_of_all() -> None:
     count = weights(2600)
     weighted, repeated = rows_of_people(count)
-    taught = teacher_of(weighted)(weighted)
-    plain = teacher_of(replace(weighted, weights=np.ones(2600)))(weighted)
+    unweighted = replace(weighted, weights=np.ones(2600))
+    taught, plain = (
+        separate_trees(own).decision_function(shown(weighted)) for own in (weighted, unweighted)
+    )
     aucs = [mean_auc(each, weighted.y, count.astype(float)) for each in (taught, plain)]
     assert aucs[0] > aucs[1]
     assert mean_auc(taught, weighted.y, count.astype(float)) == pytest.approx(

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from r2et.bands.attribute import Bands, NumberBands
 from r2et.bands.binner import StableBinner
-from r2et.bands.boosting import given
+from r2et.bands.boosting import Ordered, given
 from r2et.bands.descent import Wish
 from r2et.bands.edges import Curve, counted, cuts
 from r2et.bands.guard import (
@@ -62,13 +62,16 @@ from r2et.bands.several import (
     tried,
 )
 from r2et.bands.steps import (
+    JUDGED,
     START,
     TRUST,
     Found,
+    Lines,
     Rows,
     Teacher,
     free_trees,
-    linear_teacher_of,
+    lines_of,
+    separate_trees,
     shown,
     steps_of,
     teacher_of,
@@ -78,11 +81,12 @@ from r2et.bands.table import Table, held_parts, rows_of, spread_rows, word_bands
 from r2et.bands.teacher import mean_auc
 from r2et.bands.telling import told_reasons, usual_in_words, value_in_words
 from r2et.bands.verdicts import CellModel, cell_verdicts
-from r2et.core.arrays import Codes, Floats
+from r2et.core.arrays import Codes, Floats, Mask
 from r2et.core.files import write_text
 from r2et.core.limits import content_of, json_of
 from r2et.core.naming import nearest
 from r2et.core.reasons import Reason, ReasonVerdict, Side, decided_by
+from r2et.core.rng import stream
 from r2et.explainers import draw_reference
 from r2et.metrics.individuality import kappa, overlap
 
@@ -91,6 +95,10 @@ if TYPE_CHECKING:
 
 STILL_BANDS = 32
 """Bands of a number that no move changes: nothing is lost by having many."""
+ROWS_TO_TRY = 12_000
+"""Rows that a weight is chosen on: of more, some."""
+FEW_JUDGED = 1000
+"""People whose reasons are judged while a weight is chosen."""
 TIMES = 2
 """That the trees of the last teacher are grown; those that only judge a weight are grown once."""
 FEW_MOVING = 3
@@ -224,13 +232,20 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.search_: list[Attempt] = []
         rows = self._rows(table, labels, weights)
         parts = [
-            (rows.some(~held), rows.some(held)) for held in held_parts(labels, self.random_state)
+            (rows.some(self._tried_on(~held)), rows.some(held))
+            for held in held_parts(labels, self.random_state)
         ]
         if len(self.classes_) == 2:
             self._fit_two(table, rows, parts)
         else:
             self._fit_several(table, rows, parts)
         return self._refer_to(self._reference(table, labels, weights))
+
+    def _tried_on(self, learnt: Mask) -> Codes:
+        """The rows that a weight is tried on: no more than are enough to choose it."""
+        order = torch.randperm(len(learnt), generator=stream(self.random_state, "bands", "tried"))
+        shuffled = order.numpy()
+        return np.sort(shuffled[learnt[shuffled]][:ROWS_TO_TRY])
 
     def _binner(self) -> StableBinner:
         return StableBinner(
@@ -269,15 +284,17 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
 
     def _fit_two(self, table: Table, rows: Rows, parts: Parts) -> None:
-        weight, trees = self.weight, False
+        weight, trees, begin = self.weight, False, None
         teacher: TeacherName = "lines"  # where rows are too few to choose on
         if parts:
-            kept = self._kept(self._tried(parts))
+            attempts, found_by = self._tried(parts)
+            kept = self._kept(attempts)
             weight, teacher, trees = kept.weight, kept.teacher, kept.interactions
-        taught = self._teacher(rows, teacher, TIMES)
-        found = self._found(taught, weight)
+            begin = found_by[teacher, weight]
+        taught = self._teacher(rows, self._model(rows, teacher, TIMES), JUDGED)
+        found = self._found(taught, weight, begin)
         self.score_: StepScore | CardScores | TreeScores = (
-            with_trees(rows, found, self.random_state) if trees else found.score
+            with_trees(rows, found, self.random_state, times=TIMES) if trees else found.score
         )
         curves = {rows.bands[at].name: curve for at, curve in taught.curves.items()}
         self.binner_.take(table, found.bands, curves, rows.weights)
@@ -325,13 +342,18 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights=weights,
         )
 
-    def _teacher(self, rows: Rows, name: TeacherName, times: int = 1) -> Teacher:
-        seed = self.random_state
+    def _model(self, rows: Rows, name: TeacherName, times: int = 1) -> Ordered | Lines:
         if name == "lines":
-            return linear_teacher_of(rows, seed=seed)
-        return teacher_of(rows, interactions=self.interactions, seed=seed, times=times)
+            return lines_of(rows)
+        return separate_trees(
+            rows, interactions=self.interactions, seed=self.random_state, times=times
+        )
 
-    def _found(self, teacher: Teacher, weight: float) -> Found:
+    def _teacher(self, rows: Rows, model: Ordered | Lines, judged: int) -> Teacher:
+        together = self.interactions and not isinstance(model, Lines)
+        return teacher_of(rows, model, together=together, judged=judged, seed=self.random_state)
+
+    def _found(self, teacher: Teacher, weight: float, begin: Found | None = None) -> Found:
         # Of many numbers that can move, some reason breaks for nearly everybody: the same weight
         # would ask for more accuracy than of few.
         crowd = min(1.0, FEW_MOVING / max(1, len(teacher.rows.values)))
@@ -350,43 +372,46 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             start=share * START,
             trust=TRUST / share,
             overlap_gain=self.overlap_gain,
+            begin=begin,
             seed=self.random_state,
         )
 
-    def _tried(self, parts: Sequence[tuple[Rows, Rows]]) -> list[Attempt]:
-        """What came of each attempt, the mean over parts of rows to learn from and to judge by."""
+    def _tried(self, parts: Parts) -> tuple[list[Attempt], dict[tuple[TeacherName, float], Found]]:
+        """What came of each attempt, the mean over parts of rows to learn from and to judge by.
+
+        Beside them, what was found on the first part, by teacher and weight.
+        """
         names: tuple[TeacherName, ...] = ("trees", "lines")
-        taught = {name: [self._teacher(learnt, name) for learnt, _ in parts] for name in names}
-        aucs = {
-            name: float(
-                np.mean(
-                    [
-                        mean_auc(each(own), own.y, given(own.weights))
-                        for each, (_, own) in zip(teachers, parts, strict=True)
-                    ]
-                )
-            )
-            for name, teachers in taught.items()
-        }
+        models = {name: [self._model(learnt, name) for learnt, _ in parts] for name in names}
+
+        def auc_of(several: Sequence[Ordered | Lines]) -> float:
+            aucs = [
+                mean_auc(model.decision_function(shown(own)), own.y, given(own.weights))
+                for model, (_, own) in zip(several, parts, strict=True)
+            ]
+            return float(np.mean(aucs))
+
+        aucs = {name: auc_of(several) for name, several in models.items()}
         best: TeacherName = max(names, key=lambda name: aucs[name])
-        free = [
-            mean_auc(
-                free_trees(learnt, self.random_state).decision_function(shown(own)),
-                own.y,
-                given(own.weights),
-            )
-            for learnt, own in parts
-        ]
+        free = auc_of([free_trees(learnt, self.random_state) for learnt, _ in parts])
         numbers = parts[0][0]
         # Trees that look at everything keep no direction.
         together = self.interactions and not any(numbers.monotone.values())
         together = together and len(numbers.values) <= MOST_TOGETHER
 
+        taught: dict[TeacherName, list[Teacher]] = {}
+        found_by: dict[tuple[TeacherName, float], Found] = {}
+
         def attempt(name: TeacherName, share: float) -> Attempt:
+            taught[name] = taught.get(name) or [
+                self._teacher(learnt, model, FEW_JUDGED)
+                for model, (learnt, _) in zip(models[name], parts, strict=True)
+            ]
             trials = [
                 self._trial(teacher, judged, share * self.weight, together)
                 for teacher, (_, judged) in zip(taught[name], parts, strict=True)
             ]
+            found_by[name, share * self.weight] = trials[0][0]
             apart, blended = (float(np.mean([each[at] for each in trials])) for at in (1, 2))
             trees = together and blended >= apart + GAIN
             reached = [found.reached for found, _, _ in trials if found.reached is not None]
@@ -395,7 +420,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 weight=share * self.weight,
                 interactions=trees,
                 auc=blended if trees else apart,
-                trees_auc=float(np.mean(free)),
+                trees_auc=free,
                 lines_auc=aucs["lines"],
                 broken=tuple(np.mean([each.broken for each in reached], 0)) if reached else None,
                 overlap=float(np.mean([each.overlap for each in reached])) if reached else None,
@@ -409,7 +434,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 break
         if best == "lines" and self.weight:
             attempts = more_individual(attempts, attempt("trees", LADDER[0]), self.auc_loss)
-        return with_kept(attempts, self.auc_loss)
+        return with_kept(attempts, self.auc_loss), found_by
 
     def _trial(
         self, teacher: Teacher, judged: Rows, weight: float, together: bool
@@ -419,7 +444,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         cells, weights = judged.within(found.bands), given(judged.weights)
         apart = blended = mean_auc(found.score(cells), judged.y, weights)
         if together:
-            score = with_trees(teacher.rows, found, self.random_state)
+            score = with_trees(teacher.rows, found, self.random_state, times=1)
             blended = mean_auc(score(cells), judged.y, weights)
         return found, apart, blended
 

@@ -25,13 +25,15 @@ SHIFTS = (-8, -4, -2, -1, 1, 2, 4, 8)
 """How many places an edge is tried to be moved by."""
 NUDGES = (-0.1, -0.05, -0.02, 0.02, 0.05, 0.1)
 """What is tried to be added to the points of a band."""
-FEW_NUMBERS = 4
-"""Of more numbers than these, a third of the shifts and nudges are tried, in half of the sweeps."""
 NEW, LEAST_NEW = 60, 6
 """How many new edges are tried in a sweep, of all numbers, and of each at least."""
 RIDGE = 1.0
 """Rows as which what a band was worth before counts beside its own."""
 LEAST_GAIN = 1e-7
+MANY_PEOPLE, EVERY = 1500, 6
+"""Of so many people, each sixth is asked first: what is no better for them is not tried on all."""
+LOWEST, HIGHEST = np.float32(-np.inf), np.float32(np.inf)
+"""Values of people are compared in single precision: there are many, and none is near another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,8 @@ class Movable:
     ones, are `others` segments after them. `segments`, (N,), are those of all rows; `low` and
     `high`, (W, n), the lowest and the highest that a move of each width reaches from the people
     whose reasons are judged, in the segments of `people`, (n,), and `reference` that of each row of
-    each draw of a reference, (D, R). `fixed` edges stay. Bands hold `least` rows or more. With
+    each draw of a reference, (D, R). `fixed` edges stay; `offers` are whole sets of edges
+    that are worth a try. Bands hold `least` rows or more. With
     `monotone` 1 points rise from band to band, with -1 they fall.
     """
 
@@ -70,6 +73,7 @@ class Movable:
     reference: Codes
     others: int = 0
     fixed: frozenset[int] = frozenset()
+    offers: tuple[tuple[int, ...], ...] = ()
     least: float = 1.0
     monotone: int = 0
 
@@ -125,7 +129,7 @@ def descend(
     steps: Sequence[Steps],
     wish: Wish,
     *,
-    sweeps: int = 6,
+    sweeps: int = 12,
     seed: int = 0,
 ) -> tuple[list[Steps], Standing]:
     """Steps for which less is left to wish than for those given, and what they come to.
@@ -137,9 +141,9 @@ def descend(
     draw = stream(seed, "bands", "descent")
     new = max(LEAST_NEW, NEW // len(numbers))
     moving = list(range(len(numbers)))
-    for _ in range(sweeps if len(numbers) <= FEW_NUMBERS else sweeps // 2):
+    for sweep in range(sweeps):
         # A number for which nothing was better is not asked again.
-        moving = [place for place in moving if search.improve(place, new, draw)]
+        moving = [place for place in moving if search.improve(place, new, sweep, draw)]
         if not moving:
             break
     return search.steps, search.standing()
@@ -158,17 +162,29 @@ class _Rivals:
 
     `last`, (D, n), is the value at place k: the number is a reason where it is worth more. There,
     reasons break if it can fall below `floor`, (W, D, n), and elsewhere if it can rise above
-    `ceiling`; where they break whatever it does, these are infinite. In a group are the people of
-    one predicted class and one draw: `having` says how many have each attribute among their first
-    k - 1, and `keys`, (D, n), are the number of a person's group times the attributes + the
-    attribute at place k.
+    `ceiling`; where they break whatever it does, these are infinite, and `broken` is the share of
+    people of whom that is so, the mean over widths. In a group are the people of one predicted
+    class and one draw: `having` says how many have each attribute among their first k, and `keys`,
+    (D, n), are the number of a person's group times the attributes + the attribute at place k.
     """
 
     last: Floats
     floor: Floats
     ceiling: Floats
+    broken: float
     having: Floats
     keys: Codes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Asked:
+    """Some of the people, and their rivals."""
+
+    people: slice
+    rivals: _Rivals
+
+
+EVERYBODY = slice(None)
 
 
 class _Search:
@@ -202,7 +218,7 @@ class _Search:
             said = self.people.contributions
             self.fixed = said.shape[-1]
             self.ranges = [self._range(at, each) for at, each in enumerate(self.steps)]
-            still = shown_as(signs[:, None] * said, self.wish.side)
+            still = shown_as(signs[:, None] * said, self.wish.side).astype(np.float32)
             self.here = np.concatenate([still, *(each[0][..., None] for each in self.ranges)], -1)
 
     def _moved(self, place: int) -> None:
@@ -214,7 +230,8 @@ class _Search:
 
     def standing(self) -> Standing:
         """What the steps come to."""
-        broken, shared = self._judged(0, self.steps[0], self._rivals(0))
+        asked = _Asked(people=EVERYBODY, rivals=self._rivals(0)[0])
+        broken, shared = self._judged(0, self.steps[0], asked)
         return Standing(
             loss=self.loss,
             broken=tuple(broken.tolist()),
@@ -232,23 +249,28 @@ class _Search:
         wish = self.wish
         return loss + wish.broken * float(broken.mean()) + wish.overlap * above + wish.edge * edges
 
-    def _range(self, place: int, steps: Steps) -> tuple[Floats, Floats, Floats]:
+    def _range(
+        self, place: int, steps: Steps, some: slice = EVERYBODY
+    ) -> tuple[Floats, Floats, Floats]:
         """How much a number is a reason: where people stand (D, n), least and most (W, D, n)."""
         number, bands = self.numbers[place], self.numbers[place].bands(steps.edges)
-        usual = steps.points[bands[number.reference]].mean(1)[:, None]
-        here, low, high = steps.points[bands[number.people]], bands[number.low], bands[number.high]
+        points = steps.points.astype(np.float32)
+        usual = points[bands[number.reference]].mean(1)[:, None]
+        low, high = bands[number.low[:, some]], bands[number.high[:, some]]
+        here = points[bands[number.people[some]]]
         most = int((high - low).max(initial=0))
-        reached = [steps.points[np.minimum(low + step, high)] for step in range(most + 1)]
+        reached = [points[np.minimum(low + step, high)] for step in range(most + 1)]
         if self.wish.side == "both":
             said = [np.abs(each[:, None] - usual) for each in reached]
             return np.abs(here - usual), np.minimum.reduce(said), np.maximum.reduce(said)
         # What is usual shifts all alike: least and most are found before it is taken off.
-        turn = shown_as(self.signs, self.wish.side)
+        turn = shown_as(self.signs[some], self.wish.side).astype(np.float32)
         said, shift = [turn * each for each in reached], turn * usual
         least, most_said = np.minimum.reduce(said), np.maximum.reduce(said)
         return turn * here - shift, least[:, None] - shift, most_said[:, None] - shift
 
-    def _rivals(self, place: int) -> _Rivals:
+    def _rivals(self, place: int, *parts: slice) -> list[_Rivals]:
+        """Those of everybody, and of some parts of the people."""
         k, own = self.wish.k, self.fixed + place
         left = self.here.copy()  # what is not yet ranked
         left[..., own] = -np.inf
@@ -262,9 +284,9 @@ class _Search:
         # Of the first k - 1 the smallest value that one can take, and of all behind place k the
         # largest; then those of the one at place k.
         values = [np.take_along_axis(self.here, each[..., None], -1)[..., 0] for each in before]
-        still = [np.where(e < self.fixed, v, np.inf) for e, v in zip(before, values, strict=True)]
+        still = [np.where(e < self.fixed, v, HIGHEST) for e, v in zip(before, values, strict=True)]
         shape = self.ranges[place][1].shape
-        inside = np.broadcast_to(np.minimum.reduce([np.full(shape[1:], np.inf), *still]), shape)
+        inside = np.broadcast_to(np.minimum.reduce([np.full(shape[1:], HIGHEST), *still]), shape)
         outside = np.broadcast_to(left[..., : self.fixed].max(-1, initial=-np.inf), shape)
         falls = rises = np.broadcast_to(last, shape)
         for at, (_, least, most) in enumerate(self.ranges):
@@ -273,40 +295,45 @@ class _Search:
             name = self.fixed + at
             is_last = at_k == name
             is_before = np.logical_or.reduce([is_last & False, *(each == name for each in before)])
-            inside = np.minimum(inside, np.where(is_before, least, np.inf))
-            outside = np.maximum(outside, np.where(is_before | is_last, -np.inf, most))
+            inside = np.minimum(inside, np.where(is_before, least, HIGHEST))
+            outside = np.maximum(outside, np.where(is_before | is_last, LOWEST, most))
             falls, rises = np.where(is_last, least, falls), np.where(is_last, most, rises)
         outside_1, inside_k = np.maximum(outside, rises), np.minimum(inside, falls)
         attributes = self.here.shape[-1]
         groups = (2 * np.arange(len(self.here))[:, None] + (self.signs > 0)) * attributes
-        counted = np.zeros(2 * len(self.here) * attributes)
-        for each in before:
-            counted += np.bincount((groups + each).ravel(), minlength=len(counted))
-        return _Rivals(
-            last=last,
-            floor=np.where(outside_1 > inside, np.inf, outside_1),
-            ceiling=np.where(outside > inside_k, -np.inf, inside_k),
-            having=counted.reshape(-1, attributes),
-            keys=groups + at_k,
-        )
+        if_reason, if_none = outside_1 > inside, outside > inside_k
+        floor = np.where(if_reason, HIGHEST, outside_1)
+        ceiling = np.where(if_none, LOWEST, inside_k)
 
-    def _judged(self, place: int, steps: Steps, rivals: _Rivals) -> tuple[Floats, float]:
+        def of(some: slice) -> _Rivals:
+            named = np.stack([(groups + each)[:, some] for each in top])
+            counted = np.bincount(named.ravel(), minlength=2 * len(self.here) * attributes)
+            return _Rivals(
+                last=np.ascontiguousarray(last[:, some]),
+                floor=np.ascontiguousarray(floor[..., some]),
+                ceiling=np.ascontiguousarray(ceiling[..., some]),
+                broken=float((if_reason & if_none)[..., some].mean()),
+                having=counted.reshape(-1, attributes).astype(np.float64),
+                keys=named[-1],
+            )
+
+        return [of(some) for some in (EVERYBODY, *parts)]
+
+    def _judged(self, place: int, steps: Steps, asked: _Asked) -> tuple[Floats, float]:
         """The share of people whose reasons break, for each width, and what people share."""
-        here, least, most = self._range(place, steps)
+        rivals = asked.rivals
+        here, least, most = self._range(place, steps, asked.people)
         among = here > rivals.last  # whether this number is a reason
         broken = np.where(among, least < rivals.floor, most > rivals.ceiling)
         return broken.mean((1, 2)), self._shared(place, among, rivals)
 
     def _shared(self, place: int, among: NDArray[np.bool_], rivals: _Rivals) -> float:
         """The mean overlap of the reasons of two people of one predicted class."""
-        having = rivals.having.copy()
-        # The last of the others is a reason where this number is none.
-        groups, attributes = having.shape
-        last = np.bincount(rivals.keys[~among], minlength=having.size)
-        having += last.reshape(having.shape)
-        having[:, self.fixed + place] += np.bincount(
-            rivals.keys[among] // attributes, minlength=groups
-        )
+        groups, attributes = rivals.having.shape
+        # Where this number is a reason, the last of the others is none.
+        last = np.bincount(rivals.keys[among], minlength=groups * attributes)
+        having = rivals.having - last.reshape(groups, attributes)
+        having[:, self.fixed + place] += last.reshape(groups, attributes).sum(1)
         people = having.sum(1) / self.wish.k
         pairs = np.maximum(people * (people - 1) * self.wish.k, 1)
         shared = (having * (having - 1.0)).sum(1) / pairs
@@ -314,11 +341,12 @@ class _Search:
 
     # --- what is tried --------------------------------------------------------------------------
 
-    def improve(self, place: int, new: int, draw: torch.Generator) -> int:
+    def improve(self, place: int, new: int, sweep: int, draw: torch.Generator) -> int:
         """Try all changes of one number, and say how many were kept."""
         self._decide()
-        trial = _Trial(self, place)
-        kept = trial.settle() + trial.drop() + trial.shift() + trial.add(new, draw) + trial.nudge()
+        trial = _Trial(self, place, sweep)
+        kept = trial.settle() + trial.jump() + trial.drop() + trial.shift()
+        kept += trial.add(new, draw) + trial.nudge()
         self._moved(place)
         return kept
 
@@ -326,10 +354,16 @@ class _Search:
 class _Trial:
     """Changes of the steps of one number, all else as it is."""
 
-    def __init__(self, search: _Search, place: int) -> None:
+    def __init__(self, search: _Search, place: int, sweep: int) -> None:
         self.search, self.place, self.number = search, place, search.numbers[place]
-        self.rivals = search._rivals(place)
-        self.stride = 1 if len(search.numbers) <= FEW_NUMBERS else 3
+        # Other people in each sweep: who was asked first has no more to say than all others.
+        many = len(search.people.judged) >= MANY_PEOPLE
+        parts = [slice(sweep % EVERY, None, EVERY)] if many else []
+        rivals = search._rivals(place, *parts)
+        self.everybody, *self.first = (
+            _Asked(people=some, rivals=own)
+            for some, own in zip((EVERYBODY, *parts), rivals, strict=True)
+        )
         weights = search.people.weights
         self.rows = np.bincount(self.number.segments, weights, self.number.count)
         self._look()
@@ -342,10 +376,11 @@ class _Trial:
         self.slopes = np.bincount(number.segments, search.slopes, number.count)
         self.bends = np.bincount(number.segments, search.bends, number.count)
         self.edges_elsewhere = search._edges() - len(self.steps.edges)
-        self.total = self._total(search.loss, self.steps)
+        self.total = self._total(search.loss, self.steps, self.everybody)
+        self.totals = [self._total(search.loss, self.steps, asked) for asked in self.first]
 
-    def _total(self, loss: float, steps: Steps) -> float:
-        broken, shared = self.search._judged(self.place, steps, self.rivals)
+    def _total(self, loss: float, steps: Steps, asked: _Asked) -> float:
+        broken, shared = self.search._judged(self.place, steps, asked)
         return self.search._sum(loss, broken, shared, self.edges_elsewhere + len(steps.edges))
 
     def _worth(self, steps: Steps) -> float:
@@ -357,8 +392,15 @@ class _Trial:
         change = steps.points[number.bands(steps.edges)] - self.curve
         by_loss = float((self.slopes * change + self.bends * change**2 / 2).sum())
         loss = self.search.loss + by_loss / float(self.search.people.weights.sum())
-        # What the change of loss alone makes too dear need not be judged.
-        return np.inf if loss > self.total else self._total(loss, steps)
+        # What is too dear even if no more reasons broke than must need not be judged.
+        wish, edges = self.search.wish, self.edges_elsewhere + len(steps.edges)
+        least = loss + wish.broken * self.everybody.rivals.broken + wish.edge * edges
+        if least > self.total:
+            return np.inf
+        for asked, total in zip(self.first, self.totals, strict=True):
+            if self._total(loss, steps, asked) >= total:
+                return np.inf
+        return self._total(loss, steps, self.everybody)
 
     def _with(self, edges: Sequence[int]) -> Steps | None:
         """Steps between other edges: bands that are new get points by a step of Newton's."""
@@ -405,6 +447,10 @@ class _Trial:
         points = self.steps.points - slopes / (bends + RIDGE)
         return self._keep_best(iter([replace(self.steps, points=points)]))
 
+    def jump(self) -> int:
+        """Take other edges altogether."""
+        return self._keep_best(self._with(edges) for edges in self.number.offers)
+
     def drop(self) -> int:
         """Leave out each edge."""
         return sum(
@@ -417,7 +463,7 @@ class _Trial:
 
         def moved(edge: int) -> Iterator[Steps | None]:
             rest = {each for each in self.steps.edges if each != edge}
-            for shift in SHIFTS[:: self.stride]:
+            for shift in SHIFTS:
                 if 0 <= edge + shift < len(self.number.cuts) and edge + shift not in rest:
                     yield self._with(sorted({*rest, edge + shift}))
 
@@ -435,7 +481,7 @@ class _Trial:
         """Add a little to the points of each band."""
 
         def nudged(band: int) -> Iterator[Steps]:
-            for nudge in NUDGES[:: self.stride]:
+            for nudge in NUDGES:
                 points = self.steps.points.copy()
                 points[band] += nudge
                 yield replace(self.steps, points=points)

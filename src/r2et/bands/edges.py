@@ -6,7 +6,9 @@ band, and a penalty times, for each edge, the share of people who could cross it
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +40,21 @@ class Curve:
         """Whether all values are whole numbers."""
         return bool((self.values == np.round(self.values)).all())
 
-    def crossing(self, edge: float, widths: tuple[float, ...]) -> float:
-        """The share of people who can cross an edge by a move, the mean over widths."""
-        apart = np.abs(self.values - edge)
-        shares = [self.people[apart <= width].sum() for width in widths]
-        return float(np.mean(shares) / self.people.sum())
+    @cached_property
+    def cuts(self) -> Floats:
+        """The places at which an edge may lie: those of `cuts`."""
+        return cuts(self)
+
+    def crossing(self, edges: Floats, widths: tuple[float, ...]) -> Floats:
+        """The share of people who can cross each edge by a move, the mean over widths: (E,)."""
+        below = np.concatenate([[0.0], np.cumsum(self.people)])
+        shares = [
+            below[np.searchsorted(self.values, edges + width, side="right")]
+            - below[np.searchsorted(self.values, edges - width, side="left")]
+            for width in widths
+        ]
+        found: Floats = np.mean(shares, 0) / below[-1]
+        return found
 
 
 def cuts(curve: Curve, most: int = MOST_CUTS) -> Floats:
@@ -96,17 +108,47 @@ def stable_edges(
     `given` edges are among the set, whatever they cost. With `monotone` 1 the means of the bands
     rise, with -1 they fall. With `least_edges` 1 there is an edge if there is a place for one.
     """
+    [found] = edges_by_penalty(
+        curve,
+        widths,
+        (penalty,),
+        least_people=least_people,
+        given=given,
+        monotone=monotone,
+        least_edges=least_edges,
+    )
+    return found
+
+
+def edges_by_penalty(
+    curve: Curve,
+    widths: tuple[float, ...],
+    penalties: Sequence[float],
+    *,
+    least_people: float = 1.0,
+    given: tuple[float, ...] = (),
+    monotone: int = 0,
+    least_edges: int = 0,
+) -> list[Floats]:
+    """The edges of `stable_edges` for each of several penalties."""
     if len(curve.values) < 2:
-        return np.array(sorted(given))
+        return [np.array(sorted(given)) for _ in penalties]
     inner = [edge for edge in given if curve.values[0] < edge <= curve.values[-1]]
     outer = [edge for edge in given if edge not in inner]
-    places = np.unique(np.concatenate([cuts(curve), inner]))
-    prices = penalty * np.array([curve.crossing(edge, widths) + EDGE for edge in places])
-    problem = _problem(curve, places, prices, np.isin(places, inner), least_people)
-    chosen = problem.cheapest_rising(monotone) if monotone else problem.cheapest()
-    if not chosen and least_edges:
-        chosen = problem.single(monotone)
-    return np.array(sorted([*(float(places[place - 1]) for place in chosen), *outer]))
+    places = np.unique(np.concatenate([curve.cuts, inner]))
+    crossing = curve.crossing(places, widths) + EDGE
+    free = _problem(curve, places, np.isin(places, inner), least_people)
+    found = []
+    for penalty in penalties:
+        cost = free.cost.copy()
+        cost[:, 1:-1] += penalty * crossing
+        problem = replace(free, cost=cost)
+        chosen = problem.cheapest_rising(monotone) if monotone else problem.cheapest()
+        if not chosen and least_edges:
+            chosen = problem.single(monotone)
+        edges = [*(float(places[place - 1]) for place in chosen), *outer]
+        found.append(np.array(sorted(edges)))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -173,9 +215,9 @@ class _Problem:
 
 
 def _problem(
-    curve: Curve, places: Floats, prices: Floats, kept: NDArray[np.bool_], least_people: float
+    curve: Curve, places: Floats, kept: NDArray[np.bool_], least_people: float
 ) -> _Problem:
-    """The costs of all bands between some places, those `kept` being edges whatever they cost."""
+    """The costs of all bands between some places, those `kept` being edges; edges cost nothing."""
     people, score = curve.people[:, None], curve.score
     moments = np.concatenate([people, people * score, people * (score**2).sum(1)[:, None]], 1)
     below = np.searchsorted(curve.values, places, side="left")
@@ -195,7 +237,6 @@ def _problem(
     cost = np.full(spread.shape, np.inf)
     allowed = ~over & ((inside[i, j, 0] >= least_people) | between)
     cost[i[allowed], j[allowed]] = spread[i[allowed], j[allowed]]
-    cost[:, 1:-1] += prices
     return _Problem(cost=cost, mean=totals[..., 0] / count)
 
 

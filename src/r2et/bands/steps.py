@@ -17,15 +17,17 @@ from sklearn.linear_model import LogisticRegression
 from r2et.bands.attribute import Bands, NumberBands, WordBands
 from r2et.bands.boosting import Ordered, boosted, given
 from r2et.bands.descent import Movable, People, Standing, Steps, Wish, descend, standing
-from r2et.bands.edges import Curve, counted, cuts, stable_edges, thinned
+from r2et.bands.edges import Curve, counted, edges_by_penalty, thinned
 from r2et.bands.scores import StepScore, Trees
 from r2et.core.arrays import Codes, Floats
 from r2et.core.rng import stream
 
 TRUST = 300.0  # rows of the rarer class as which a teacher's word counts beside the classes
+OFFERS = (0.03, 0.1, 0.3, 3.0, 10.0)  # of this penalty, by which other edges are found
 START = 0.3  # penalty of the first edges
-JUDGED, DRAWS, REFERENCE = 3000, 4, 20
-"""People whose reasons are judged, and against how many draws of how many rows."""
+JUDGED = 3000  # people whose reasons are judged
+DRAWS, REFERENCE = 12, 20
+"""Against how many draws of how many rows reasons are judged."""
 LEAST_SHARE, LEAST_ROWS = 0.004, 10  # of people in a band
 
 
@@ -125,26 +127,26 @@ def free_trees(rows: Rows, seed: int = 0) -> Ordered:
     return boosted(shown(rows), rows.y, words, everything, seed, rows.weights)
 
 
-def teacher_of(rows: Rows, *, interactions: bool = True, seed: int = 0, times: int = 1) -> Teacher:
-    """Boosted trees as the teacher; without `interactions` every attribute stays apart.
+def separate_trees(
+    rows: Rows, *, interactions: bool = True, seed: int = 0, times: int = 1
+) -> Ordered:
+    """Boosted trees in which each movable number stays apart, or without `interactions` all do.
 
     Grown several `times`, each stopped by other rows, they follow chance less.
     """
-    x, still = shown(rows), rows.still
+    still = rows.still
     words = [isinstance(each, WordBands) for each in rows.bands]
     joined = [set(still)] if interactions and still else [{place} for place in still]
     apart = [*joined, *({place} for place in rows.values)]
-    model = boosted(x, rows.y, words, apart, seed, rows.weights, times)
-    return _taught(rows, model, together=interactions and bool(still), seed=seed)
+    return boosted(shown(rows), rows.y, words, apart, seed, rows.weights, times)
 
 
-def linear_teacher_of(rows: Rows, *, seed: int = 0) -> Teacher:
-    """Logistic regression as the teacher: lines for numbers, points for words."""
+def lines_of(rows: Rows) -> "Lines":
+    """Logistic regression: lines for numbers, points for words."""
     lines = Lines.of(rows)
     features = lines.features(shown(rows))
     model = LogisticRegression(max_iter=500).fit(features, rows.y, given(rows.weights))
-    told = replace(lines, slopes=model.coef_[0], constant=model.intercept_[0])
-    return _taught(rows, told, together=False, seed=seed)
+    return replace(lines, slopes=model.coef_[0], constant=model.intercept_[0])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -220,47 +222,59 @@ class Lines:
         return found
 
 
-def _taught(rows: Rows, model: Says, *, together: bool, seed: int) -> Teacher:
-    """What a model says, taken apart; attributes that no move changes stay `together` or do not."""
+def teacher_of(
+    rows: Rows, model: Says, *, together: bool, judged: int = JUDGED, seed: int = 0
+) -> Teacher:
+    """What a model in which movable numbers stay apart says of each, and of `judged` people.
+
+    With `together` the attributes that no move changes interact, as in trees; else all stay apart.
+    """
     x, still = shown(rows), rows.still
+    together = together and bool(still)
     usual = np.nan_to_num(x[0])
     constant = float(model.decision_function(usual[None])[0])
 
-    def added(place: int, values: Floats) -> Floats:
-        changed = np.repeat(usual[None], len(values), 0)
-        changed[:, place] = values
-        found: Floats = model.decision_function(changed) - constant
-        return found
-
-    def curve(place: int) -> Curve:
-        return curve_of(rows, place, lambda values: added(place, values)[:, None])
+    def added(values: Mapping[int, Floats]) -> dict[int, Floats]:
+        """What values of some attributes add, each of them alone: all are asked at once."""
+        parts = []
+        for place, own in values.items():
+            changed = np.repeat(usual[None], len(own), 0)
+            changed[:, place] = own
+            parts.append(changed)
+        if not parts:
+            return {}
+        said = model.decision_function(np.concatenate(parts)) - constant
+        ends = np.cumsum([len(each) for each in parts])[:-1]
+        return dict(zip(values, np.split(said, ends), strict=True))
 
     if together:
         assert isinstance(model, Ordered)
         trees = Trees.of(model, still, usual, rows.bands)
         score = StepScore(points={}, rest=trees, constant=0.0)
     else:
-        counts = {place: rows.bands[place].count for place in still}
-        points = {place: added(place, np.arange(n, dtype=float)) for place, n in counts.items()}
+        points = added({at: np.arange(rows.bands[at].count, dtype=np.float64) for at in still})
         score = StepScore(points=points, rest=None, constant=constant)
     draw = stream(seed, "bands", "judged")
-    judged = torch.randperm(len(x), generator=draw)[: min(JUDGED, len(x))].numpy()
+    people = torch.randperm(len(x), generator=draw)[:judged].numpy()
     references = torch.randint(len(x), (DRAWS, REFERENCE), generator=draw).numpy()
     if given(rows.weights) is not None:
-        judged = drawn(rows.weights, judged.shape, draw)
+        people = drawn(rows.weights, people.shape, draw)
         references = drawn(rows.weights, references.shape, draw)
-    speaking = score.contributions_of(rows.cells[judged], rows.cells[references])
+    speaking = score.contributions_of(rows.cells[people], rows.cells[references])
+    flat = {at: curve_of(rows, at, lambda own: np.zeros((len(own), 1))) for at in rows.values}
+    # Behind the values of a number stands what is none.
+    along = added({place: np.append(curve.values, np.nan) for place, curve in flat.items()})
     return Teacher(
         rows=rows,
         model=model,
         score=score,
-        curves={place: curve(place) for place in rows.values},
-        lacking={place: float(added(place, np.array([np.nan]))[0]) for place in rows.values},
+        curves={at: replace(curve, score=along[at][:-1, None]) for at, curve in flat.items()},
+        lacking={place: float(own[-1]) for place, own in along.items()},
         people=People(
             base=score(rows.cells),
             y=rows.y.astype(np.float64),
             weights=rows.weights,
-            judged=judged,
+            judged=people,
             contributions=speaking[..., still],
         ),
         references=references,
@@ -299,17 +313,27 @@ def steps_of(
     start: float = START,
     trust: float = TRUST,
     overlap_gain: float = 0.01,
+    begin: Found | None = None,
     seed: int = 0,
 ) -> Found:
     """Bands and points of the movable numbers of what a teacher says.
 
-    The first edges are those of a penalty `start`; `trust` says how far points follow the teacher
-    rather than the rows, as so many rows of the rarer class. The limit of what people share is what
-    they share of the teacher's reasons + `overlap_gain`.
+    The first edges are those of a penalty `start`, or those of `begin`, what was found on other
+    rows, if less is left to wish for these; `trust` says how far points follow the teacher rather
+    than the rows, as so many rows of the rarer class. The limit of what people share is what they
+    share of the teacher's reasons + `overlap_gain`.
     """
     places = sorted(teacher.rows.values)
-    numbers = [_movable(teacher, place) for place in places]
-    first = [_first(teacher, *each, start) for each in zip(places, numbers, strict=True)]
+    bare = [_movable(teacher, place) for place in places]
+    offers = [
+        _first(teacher, *each, [start * by for by in (1.0, *OFFERS)])
+        for each in zip(places, bare, strict=True)
+    ]
+    numbers = [replace(number, offers=tuple(own)) for number, own in zip(bare, offers, strict=True)]
+    first = [
+        _means(teacher, place, number, number.offers[0])
+        for place, number in zip(places, numbers, strict=True)
+    ]
     taught = reached = None
     # With no more attributes than reasons, or none that can move, nothing can change.
     if numbers and len(teacher.rows.bands) > wish.k:
@@ -317,6 +341,14 @@ def steps_of(
         curves = [_followed(teacher, *each) for each in zip(places, numbers, strict=True)]
         taught = standing(people, numbers, curves, wish)
         wish = replace(wish, most_overlap=taught.overlap + overlap_gain)
+        if begin is not None:
+            other = [
+                _taken_over(begin, place, *each)
+                for place, each in zip(places, zip(numbers, first, strict=True), strict=True)
+            ]
+            first = min(
+                (first, other), key=lambda each: standing(people, numbers, each, wish).total
+            )
         first, reached = descend(people, numbers, first, wish, seed=seed)
     bands, points = list(teacher.rows.bands), dict(teacher.score.points)
     for place, number, steps in zip(places, numbers, first, strict=True):
@@ -328,11 +360,24 @@ def steps_of(
     return Found(bands=bands, score=score, taught=taught, reached=reached)
 
 
-def with_trees(rows: Rows, found: Found, seed: int = 0) -> StepScore:
+def _taken_over(found: Found, place: int, number: Movable, otherwise: Steps) -> Steps:
+    """Steps of other rows at the nearest places for edges, if these are as many."""
+    bands, points = found.bands[place], found.score.points[place]
+    assert isinstance(bands, NumberBands)
+    if not len(number.cuts):
+        return otherwise
+    middles = (number.cuts[1:] + number.cuts[:-1]) / 2
+    edges = tuple(np.unique(np.searchsorted(middles, bands.edges)).tolist())
+    if len(edges) != len(bands.edges) or len(points) != len(edges) + 1 + number.others:
+        return otherwise
+    return Steps(edges=edges, points=points)
+
+
+def with_trees(rows: Rows, found: Found, seed: int = 0, *, times: int = 1) -> StepScore:
     """The mean of a score and of trees that look at all attributes of the same bands at once."""
     cells, m = rows.within(found.bands).astype(np.float64), len(found.bands)
     words = [isinstance(each, WordBands) for each in found.bands]
-    model = boosted(cells, rows.y, words, [set(range(m))], seed, rows.weights)
+    model = boosted(cells, rows.y, words, [set(range(m))], seed, rows.weights, times)
     trees = Trees.of(model, range(m), np.zeros(m), found.bands)
     return replace(found.score, trees=trees)
 
@@ -353,9 +398,9 @@ def _movable(teacher: Teacher, place: int) -> Movable:
     rows, curve, bands = teacher.rows, teacher.curves[place], teacher.rows.bands[place]
     assert isinstance(bands, NumberBands)
     inside = [edge for edge in bands.edges if curve.values[0] < edge <= curve.values[-1]]
-    places = np.unique(np.concatenate([cuts(curve), inside, bands.edges]))
-    values, number = rows.values[place], is_number(rows, place)
+    places = np.unique(np.concatenate([curve.cuts, inside, bands.edges]))
     others = bands.count - len(bands.edges) - 1
+    values, number = rows.values[place], is_number(rows, place)
     lacking = len(places) + 1 + (rows.cells[:, place] - len(bands.edges) - 1)
     segments = np.where(number, np.searchsorted(places, values, side="right"), lacking)
     judged = teacher.people.judged
@@ -388,19 +433,21 @@ def _followed(teacher: Teacher, place: int, number: Movable) -> Steps:
     return _means(teacher, place, number, range(len(number.cuts)))
 
 
-def _first(teacher: Teacher, place: int, number: Movable, penalty: float) -> Steps:
-    """Edges to begin with, by dynamic programming."""
+def _first(
+    teacher: Teacher, place: int, number: Movable, penalties: Sequence[float]
+) -> list[tuple[int, ...]]:
+    """Edges to begin with, by dynamic programming, for each penalty."""
     bands = teacher.rows.bands[place]
     assert isinstance(bands, NumberBands)
-    edges = stable_edges(
+    found = edges_by_penalty(
         teacher.curves[place],
         teacher.rows.widths[place],
-        penalty,
+        penalties,
         least_people=number.least,
         given=bands.edges,
         monotone=number.monotone,
     )
-    return _means(teacher, place, number, np.searchsorted(number.cuts, edges).tolist())
+    return [tuple(np.searchsorted(number.cuts, edges).tolist()) for edges in found]
 
 
 def _means(teacher: Teacher, place: int, number: Movable, edges: Sequence[int]) -> Steps:
