@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from r2et.core.arrays import Codes, Floats
 
-TREES = {"learning_rate": 0.1, "max_iter": 300, "max_leaf_nodes": 8}
+TREES = {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 8}
 """Small trees: where few attributes may interact, larger ones gain nothing and fit worse."""
 FEW_ROWS = 1000
 """Below, no rows are held to say when to stop, and there are as many trees as learn a little."""

@@ -25,6 +25,7 @@ from r2et.bands.boosting import Ordered, given
 from r2et.bands.descent import Wish
 from r2et.bands.edges import Curve, counted, cuts
 from r2et.bands.guard import (
+    ABOUT,
     GAIN,
     LADDER,
     LEAST_SHARE,
@@ -103,7 +104,7 @@ TIMES = 2
 """That the trees of the last teacher are grown; those that only judge a weight are grown once."""
 FEW_MOVING = 3
 """Numbers that can move, of which each has the whole weight: of more they share it."""
-MOST_TOGETHER = 8
+MOST_TOGETHER = 16
 """Numbers that can move, of which all interactions are still looked at: cells multiply."""
 
 
@@ -356,7 +357,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _found(self, teacher: Teacher, weight: float, begin: Found | None = None) -> Found:
         # Of many numbers that can move, some reason breaks for nearly everybody: the same weight
         # would ask for more accuracy than of few.
-        crowd = min(1.0, FEW_MOVING / max(1, len(teacher.rows.values)))
+        crowd = _crowd(teacher.rows)
         # Where accuracy asks for less weight, edges come cheaper and the teacher is followed.
         share = crowd * (max(weight / self.weight, LEAST_SHARE) if self.weight else 1.0)
         wish = Wish(
@@ -413,7 +414,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ]
             found_by[name, share * self.weight] = trials[0][0]
             apart, blended = (float(np.mean([each[at] for each in trials])) for at in (1, 2))
-            trees = together and blended >= apart + GAIN
+            # Of few numbers, more reasons break by trees: they must be worth it. Of many numbers
+            # that is lost among all others, and trees are taken unless they are clearly worse.
+            gain = GAIN if len(numbers.values) <= FEW_MOVING else -ABOUT
+            trees = together and blended >= apart + gain
             reached = [found.reached for found, _, _ in trials if found.reached is not None]
             return Attempt(
                 teacher=name,
@@ -823,6 +827,11 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ax.margins(x=0.12)
         ax.set_xlabel(f"what speaks for {self.predict(X)[row]!s}, in log-odds")
         return ax
+
+
+def _crowd(rows: Rows) -> float:
+    """The share of a weight that is left to each where many numbers can move."""
+    return min(1.0, FEW_MOVING / max(1, len(rows.values)))
 
 
 def _log_odds(probability: float) -> float:

@@ -27,6 +27,8 @@ NUDGES = (-0.1, -0.05, -0.02, 0.02, 0.05, 0.1)
 """What is tried to be added to the points of a band."""
 NEW, LEAST_NEW = 60, 6
 """How many new edges are tried in a sweep, of all numbers, and of each at least."""
+STRETCHES = (0.5, 0.8, 0.9, 1.1, 1.25)
+"""By which the distances of points from their mean are tried to be multiplied."""
 RIDGE = 1.0
 """Rows as which what a band was worth before counts beside its own."""
 LEAST_GAIN = 1e-7
@@ -346,7 +348,7 @@ class _Search:
         self._decide()
         trial = _Trial(self, place, sweep)
         kept = trial.settle() + trial.jump() + trial.drop() + trial.shift()
-        kept += trial.add(new, draw) + trial.nudge()
+        kept += trial.add(new, draw) + trial.stretch() + trial.nudge()
         self._moved(place)
         return kept
 
@@ -476,6 +478,14 @@ class _Trial:
             if cut not in self.steps.edges:
                 kept += self._keep_best(iter([self._with(sorted({*self.steps.edges, cut}))]))
         return kept
+
+    def stretch(self) -> int:
+        """Bring the points of all bands nearer to their mean, or further from it."""
+        bands = self.number.bands(self.steps.edges)
+        people = np.bincount(bands, self.rows, len(self.steps.points))
+        mean = float(people @ self.steps.points / people.sum())
+        points = self.steps.points - mean
+        return self._keep_best(replace(self.steps, points=mean + by * points) for by in STRETCHES)
 
     def nudge(self) -> int:
         """Add a little to the points of each band."""
