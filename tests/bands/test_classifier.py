@@ -23,8 +23,9 @@ from r2et.bands import classifier
 from r2et.bands.boosting import boosted
 from r2et.bands.classifier import LostAccuracy
 from r2et.bands.contributions import contributions
+from r2et.bands.descent import Wish
 from r2et.bands.scores import StepScore
-from r2et.bands.steps import Rows, separate_trees, teacher_of
+from r2et.bands.steps import Rows, separate_trees, steps_of, teacher_of
 from r2et.bands.verdicts import cell_verdicts
 from refusals import refusal
 
@@ -488,6 +489,26 @@ def test_a_teacher_grown_twice_is_the_mean_of_two() -> None:
     for place in rows.values:
         mean = (one.curves[place].score + other.curves[place].score) / 2
         np.testing.assert_allclose(both.curves[place].score, mean, atol=1e-9)
+
+
+def test_a_descent_begins_where_another_ended() -> None:
+    X, y = people()
+    model = StableClassifier(WIDTH)
+    model.binner_ = StableBinner(WIDTH)
+    rows: Rows = model._rows(*model.binner_.begin(X, y))
+    teacher = teacher_of(rows, separate_trees(rows), together=True)
+    first = steps_of(teacher, Wish())
+    again = steps_of(teacher, Wish(), begin=first)
+    assert first.reached is not None
+    assert again.reached is not None
+    assert again.reached.total <= first.reached.total
+    # Edges that other rows have no place for are found anew.
+    half = rows.some(np.arange(0, len(y), 2))
+    fewer = teacher_of(half, separate_trees(half), together=True)
+    cold, warm = steps_of(fewer, Wish()), steps_of(fewer, Wish(), begin=first)
+    assert cold.reached is not None
+    assert warm.reached is not None
+    assert warm.reached.total <= cold.reached.total + 0.01
 
 
 def test_many_numbers_share_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:

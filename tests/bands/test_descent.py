@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from r2et.bands.descent import Movable, People, Steps, Wish, descend, standing
+from r2et.bands import descent
+from r2et.bands.descent import (
+    EVERYBODY,
+    Movable,
+    People,
+    Steps,
+    Wish,
+    _Asked,
+    _Search,
+    descend,
+    standing,
+)
 from r2et.core.reasons import Side
 from r2et.metrics.individuality import overlap
 
@@ -156,3 +167,61 @@ def test_a_limit_on_what_people_share_is_kept_if_it_can_be() -> None:
     free = descend(people, numbers, steps(3), Wish(k=2, broken=0.5))[1]
     wish = Wish(k=2, broken=0.5, overlap=10.0, most_overlap=free.overlap - 0.02)
     assert descend(people, numbers, steps(3), wish)[1].overlap < free.overlap
+
+
+# --- what is tried ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_some_people_are_judged_as_they_are_alone(seed: int) -> None:
+    people, numbers, _ = problem(seed)
+    part, wish = slice(seed % 3, None, 3), Wish(k=2)
+    few = replace(people, judged=people.judged[part], contributions=people.contributions[:, part])
+    own = [
+        replace(each, people=each.people[part], low=each.low[:, part], high=each.high[:, part])
+        for each in numbers
+    ]
+    whole = _Search(people, numbers, steps(seed), wish)
+    alone = _Search(few, own, steps(seed), wish)
+    for place in range(2):
+        tried = Steps(edges=(0, 4), points=np.array([0.3, -0.2, 0.1]))
+        [_, rivals] = whole._rivals(place, part)
+        found = whole._judged(place, tried, _Asked(people=part, rivals=rivals))
+        [all_of_few] = alone._rivals(place)
+        asked = _Asked(people=EVERYBODY, rivals=all_of_few)
+        expected = alone._judged(place, tried, asked)
+        np.testing.assert_allclose(found[0], expected[0])
+        assert found[1] == pytest.approx(expected[1])
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *kept: str) -> None:
+    """Try nothing but some changes."""
+    for name in {"settle", "jump", "drop", "shift", "add", "stretch", "nudge"} - {*kept}:
+        monkeypatch.setattr(descent._Trial, name, lambda *_: 0)
+
+
+def test_whole_sets_of_edges_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    people, numbers, values = problem(0, rows=400)
+    people = replace(people, base=np.zeros(400), y=(values[:, 0] >= 4).astype(float))
+    none = [Steps(edges=(), points=np.zeros(1)) for _ in numbers]
+    only(monkeypatch, "jump")
+    wish = Wish(k=2, broken=0.0)
+    assert [each.edges for each in descend(people, numbers, none, wish)[0]] == [(), ()]
+    offered = [replace(numbers[0], offers=((0, 5), (2,), (1, 4))), numbers[1]]
+    found, _ = descend(people, offered, none, wish)
+    assert [each.edges for each in found] == [(2,), ()]
+    assert CUTS[2] == 3.5
+
+
+def test_points_are_stretched_around_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    people, numbers, values = problem(0, rows=400)
+    people = replace(people, base=np.full(400, -0.4), y=(values[:, 0] >= 4).astype(float))
+    low = Steps(edges=(2,), points=np.array([0.3, 0.5]))
+    none = Steps(edges=(), points=np.zeros(1))
+    only(monkeypatch, "stretch")
+    [found, _], reached = descend(people, numbers, [low, none], Wish(k=2, broken=0.0))
+    share = float((values[:, 0] >= 4).mean())
+    mean = (1 - share) * found.points[0] + share * found.points[1]
+    assert mean == pytest.approx((1 - share) * 0.3 + share * 0.5)
+    assert found.points[1] - found.points[0] > 0.2
+    assert reached.loss < standing(people, numbers, [low, none], Wish(k=2)).loss

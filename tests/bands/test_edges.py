@@ -3,7 +3,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from r2et.bands.edges import EDGE, Curve, cuts, stable_edges
+from r2et.bands.edges import EDGE, Curve, cuts, edges_by_penalty, stable_edges
 from refusals import refusal
 
 
@@ -164,3 +164,22 @@ def test_places_are_never_on_a_value_and_never_too_many() -> None:
     assert (np.diff(places) > 0).all()
     short = [f"{place:.6g}" for place in places]
     assert np.mean([len(word.rstrip("0").lstrip("0.")) <= 5 for word in short]) > 0.5
+
+
+def test_edges_for_several_penalties_are_those_of_each() -> None:
+    curve, penalties = curve_of(), (0.001, 0.01, 0.1, 1.0)
+    several = edges_by_penalty(curve, (1.0, 2.0), penalties, given=(30.5,), least_people=20)
+    for penalty, found in zip(penalties, several, strict=True):
+        alone = stable_edges(curve, (1.0, 2.0), penalty, given=(30.5,), least_people=20)
+        assert found.tolist() == alone.tolist()
+    assert len({len(found) for found in several}) > 1
+
+
+def test_the_share_of_people_who_can_cross_an_edge() -> None:
+    curve, widths = curve_of(), (1.0, 2.5)
+    edges = curve.cuts[::5]
+    slow = [
+        np.mean([curve.people[np.abs(curve.values - edge) <= width].sum() for width in widths])
+        for edge in edges
+    ]
+    np.testing.assert_allclose(curve.crossing(edges, widths), np.array(slow) / curve.people.sum())

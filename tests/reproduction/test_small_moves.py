@@ -169,15 +169,21 @@ def test_the_committed_page_is_the_one_its_rows_make() -> None:
     ("changed", "verdict"),
     [
         ({"broken": {"±1": 0.1, "±2": 0.2}, "auc": 0.797, "overlap": 0.42}, "yes"),
-        ({"broken": {"±1": 0.1, "±2": 0.21}}, "no: broken at ±2"),
-        ({"broken": {"±1": 0.0, "±2": 0.0}, "auc": 0.795}, "no: AUC"),
-        ({"broken": {"±1": 0.0, "±2": 0.0}, "overlap": 0.44}, "no: O"),
+        ({"broken": {"±1": 0.1, "±2": 0.21}}, "no: broken at ±2 (52 %)"),
+        ({"broken": {"±1": 0.0, "±2": 0.0}, "auc": 0.795}, "no: AUC (-0.0050)"),
+        ({"broken": {"±1": 0.0, "±2": 0.0}, "overlap": 0.44}, "no: O (+4.0)"),
     ],
 )
 def test_what_is_asked_beside_lightgbm(changed: dict[str, Any], verdict: str) -> None:
     text = page([a_row("lightgbm"), a_row("stable", **changed)], [], [])
-    [line] = [line for line in text.splitlines() if line.startswith("| compas |")]
-    assert line.split(" | ")[4] == verdict
+    [line] = [line for line in text.splitlines() if line.startswith("| compas, ±1 / ±2 |")]
+    assert line.endswith(f" | {verdict} |")
+    # Splits of these two alone have a table of their own, and none of other splits counts there.
+    new = [a_row("lightgbm", 40), a_row("stable", 40, **changed)]
+    both = page([a_row("lightgbm"), a_row("stable"), a_row("lr"), *new], [], []).splitlines()
+    first, second = (line for line in both if line.startswith("| compas, ±1 / ±2 |"))
+    assert first == line
+    assert second.endswith("| no: broken at ±1 (100 %), broken at ±2 (100 %) |")
 
 
 def test_models_as_good_in_everything_are_named() -> None:
@@ -189,8 +195,9 @@ def test_models_as_good_in_everything_are_named() -> None:
         a_row("ebm", auc=0.79),
         a_row("stable"),
     ]
-    [line] = [line for line in page(some, [], []).splitlines() if line.startswith("| compas |")]
-    assert line.endswith("| logistic regression |")
+    text = page(some, [], [])
+    assert "on the splits of the tables below: logistic regression on compas.\n" in text
+    assert "on the splits of the tables below: none.\n" in page([a_row("stable")], [], [])
 
 
 def test_a_picture_shows_the_middle_width() -> None:

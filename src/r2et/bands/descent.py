@@ -296,7 +296,9 @@ class _Search:
                 continue
             name = self.fixed + at
             is_last = at_k == name
-            is_before = np.logical_or.reduce([is_last & False, *(each == name for each in before)])
+            is_before = np.logical_or.reduce(
+                [np.zeros_like(is_last), *(each == name for each in before)]
+            )
             inside = np.minimum(inside, np.where(is_before, least, HIGHEST))
             outside = np.maximum(outside, np.where(is_before | is_last, LOWEST, most))
             falls, rises = np.where(is_last, least, falls), np.where(is_last, most, rises)
