@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from r2et.bands.attribute import Bands, NumberBands
 from r2et.bands.binner import StableBinner
 from r2et.bands.boosting import Ordered, given
-from r2et.bands.descent import Wish
+from r2et.bands.descent import SWEEPS, Wish
 from r2et.bands.edges import Curve, counted, cuts
 from r2et.bands.guard import (
     ABOUT,
@@ -98,6 +98,8 @@ STILL_BANDS = 32
 """Bands of a number that no move changes: nothing is lost by having many."""
 ROWS_TO_TRY = 12_000
 """Rows that a weight is chosen on: of more, some."""
+TURNS = 160
+"""How often some number is gone through while one weight is tried, if sweeps are not fewer."""
 FEW_JUDGED = 1000
 """People whose reasons are judged while a weight is chosen."""
 TIMES = 2
@@ -354,7 +356,9 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         together = self.interactions and not isinstance(model, Lines)
         return teacher_of(rows, model, together=together, judged=judged, seed=self.random_state)
 
-    def _found(self, teacher: Teacher, weight: float, begin: Found | None = None) -> Found:
+    def _found(
+        self, teacher: Teacher, weight: float, begin: Found | None = None, *, parts: int = 1
+    ) -> Found:
         # Of many numbers that can move, some reason breaks for nearly everybody: the same weight
         # would ask for more accuracy than of few.
         crowd = _crowd(teacher.rows)
@@ -374,6 +378,8 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             trust=TRUST / share,
             overlap_gain=self.overlap_gain,
             begin=begin,
+            # Of many numbers, and on each of several parts, fewer sweeps must do.
+            sweeps=min(SWEEPS, max(2, TURNS // (parts * max(1, len(teacher.rows.values))))),
             seed=self.random_state,
         )
 
@@ -409,14 +415,15 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 for model, (learnt, _) in zip(models[name], parts, strict=True)
             ]
             trials = [
-                self._trial(teacher, judged, share * self.weight, together)
+                self._trial(teacher, judged, share * self.weight, together, len(parts))
                 for teacher, (_, judged) in zip(taught[name], parts, strict=True)
             ]
             found_by[name, share * self.weight] = trials[0][0]
             apart, blended = (float(np.mean([each[at] for each in trials])) for at in (1, 2))
-            # Of few numbers, more reasons break by trees: they must be worth it. Of many numbers
-            # that is lost among all others, and trees are taken unless they are clearly worse.
-            gain = GAIN if len(numbers.values) <= FEW_MOVING else -ABOUT
+            # Of few numbers, more reasons break by trees, and of few rows they follow chance: they
+            # must be worth it. Else they are taken unless they are clearly worse.
+            many = len(numbers.values) > FEW_MOVING and len(parts) == 1
+            gain = -ABOUT if many else GAIN
             trees = together and blended >= apart + gain
             reached = [found.reached for found, _, _ in trials if found.reached is not None]
             return Attempt(
@@ -441,10 +448,10 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return with_kept(attempts, self.auc_loss), found_by
 
     def _trial(
-        self, teacher: Teacher, judged: Rows, weight: float, together: bool
+        self, teacher: Teacher, judged: Rows, weight: float, together: bool, parts: int
     ) -> tuple[Found, float, float]:
         """Steps, and the AUC on judged rows without and with interactions of all attributes."""
-        found = self._found(teacher, weight)
+        found = self._found(teacher, weight, parts=parts)
         cells, weights = judged.within(found.bands), given(judged.weights)
         apart = blended = mean_auc(found.score(cells), judged.y, weights)
         if together:

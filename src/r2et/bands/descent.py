@@ -32,6 +32,7 @@ STRETCHES = (0.5, 0.8, 0.9, 1.1, 1.25)
 RIDGE = 1.0
 """Rows as which what a band was worth before counts beside its own."""
 LEAST_GAIN = 1e-7
+SWEEPS = 12
 MANY_PEOPLE, EVERY = 1500, 6
 """Of so many people, each sixth is asked first: what is no better for them is not tried on all."""
 LOWEST, HIGHEST = np.float32(-np.inf), np.float32(np.inf)
@@ -131,7 +132,7 @@ def descend(
     steps: Sequence[Steps],
     wish: Wish,
     *,
-    sweeps: int = 12,
+    sweeps: int = SWEEPS,
     seed: int = 0,
 ) -> tuple[list[Steps], Standing]:
     """Steps for which less is left to wish than for those given, and what they come to.

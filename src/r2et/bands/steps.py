@@ -16,7 +16,16 @@ from sklearn.linear_model import LogisticRegression
 
 from r2et.bands.attribute import Bands, NumberBands, WordBands
 from r2et.bands.boosting import Ordered, boosted, given
-from r2et.bands.descent import Movable, People, Standing, Steps, Wish, descend, standing
+from r2et.bands.descent import (
+    SWEEPS,
+    Movable,
+    People,
+    Standing,
+    Steps,
+    Wish,
+    descend,
+    standing,
+)
 from r2et.bands.edges import Curve, counted, edges_by_penalty, thinned
 from r2et.bands.scores import StepScore, Trees
 from r2et.core.arrays import Codes, Floats
@@ -314,6 +323,7 @@ def steps_of(
     trust: float = TRUST,
     overlap_gain: float = 0.01,
     begin: Found | None = None,
+    sweeps: int = SWEEPS,
     seed: int = 0,
 ) -> Found:
     """Bands and points of the movable numbers of what a teacher says.
@@ -321,7 +331,7 @@ def steps_of(
     The first edges are those of a penalty `start`, or those of `begin`, what was found on other
     rows, if less is left to wish for these; `trust` says how far points follow the teacher rather
     than the rows, as so many rows of the rarer class. The limit of what people share is what they
-    share of the teacher's reasons + `overlap_gain`.
+    share of the teacher's reasons + `overlap_gain`. All numbers are gone through `sweeps` times.
     """
     places = sorted(teacher.rows.values)
     bare = [_movable(teacher, place) for place in places]
@@ -349,7 +359,7 @@ def steps_of(
             first = min(
                 (first, other), key=lambda each: standing(people, numbers, each, wish).total
             )
-        first, reached = descend(people, numbers, first, wish, seed=seed)
+        first, reached = descend(people, numbers, first, wish, sweeps=sweeps, seed=seed)
     bands, points = list(teacher.rows.bands), dict(teacher.score.points)
     for place, number, steps in zip(places, numbers, first, strict=True):
         known = teacher.rows.bands[place]
