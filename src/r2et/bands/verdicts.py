@@ -5,6 +5,7 @@ attributes stay in one band and a few reach two: every cell that a move can reac
 whatever the model is, and the verdict is exact.
 """
 
+import bisect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def cell_verdicts(
         _Person(
             cell=cells[row],
             values=[own[row] for own in values],
-            way=_reachable(bands, [own[row] for own in values], moves),
+            way=reachable(bands, [own[row] for own in values], moves),
         )
         for row in range(len(cells))
     ]
@@ -294,7 +295,8 @@ Way = list[dict[int, float | str]]
 """For each attribute its reachable bands, and in each the value that is nearest to the person's."""
 
 
-def _reachable(bands: Sequence[Bands], values: Sequence[Any], moves: TableMoves) -> Way:
+def reachable(bands: Sequence[Bands], values: Sequence[Any], moves: TableMoves) -> Way:
+    """What each attribute of a row can become."""
     return [
         _numbers(each, float(value), moves)
         if isinstance(each, NumberBands)
@@ -319,9 +321,15 @@ def _numbers(bands: NumberBands, value: float, moves: TableMoves) -> dict[int, f
     if own > len(bands.edges) or not moves.width.get(bands.name, 0.0):
         return found  # missing, or a value that means something else than a number
     whole = (bands.whole or bands.name in moves.whole) and value == round(value)
-    for place, (low, high) in enumerate(bands.ranges):
+    least, most = moves.span(bands.name, value)
+    edges = (-math.inf, *bands.edges, math.inf)
+    # Of many bands few are near: one more to both sides, since ends are rounded.
+    first = bisect.bisect_right(bands.edges, least) - 1
+    last = bisect.bisect_right(bands.edges, most) + 1
+    for place in range(max(0, first), min(len(bands.edges), last) + 1):
         if place == own:
             continue
+        low, high = edges[place], edges[place + 1]
         if place > own:  # up to its lower end, which belongs to it
             nearest_in = value + math.ceil(low - value) if whole else low
         else:  # down to just below its upper end, which does not
