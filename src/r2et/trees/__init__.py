@@ -1,0 +1,1 @@
+"""Tree ensembles: read as they are, explained leaf by leaf, judged exactly."""
