@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench imports strength exchange cheaper certificates contributions soundness \
-	tightness stream fuzz mutants results reasons claims pictures docs wheel lint clean
+.PHONY: run test slow bench imports strength exchange cheaper certificates contributions trees \
+	soundness tightness stream fuzz mutants results reasons claims pictures docs wheel lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,9 @@ certificates: $(VENV)/.usable
 
 contributions: $(VENV)/.usable
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/contributions.py
+
+trees: $(VENV)/.testable
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python benchmarks/trees.py
 
 soundness: $(VENV)/.usable
 	$(BIN)/python benchmarks/soundness.py $(ARGS)

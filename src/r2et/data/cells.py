@@ -7,10 +7,13 @@ and whatever else the user says stands for a missing value.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from r2et.data.features import MISSING
 from r2et.data.writing import NUMBER, Writing
 
 MISSING_WORDS = frozenset({"", "?", "na", "nan", "null"})
@@ -66,6 +69,15 @@ def word_in(text: str, *, as_number: bool = False) -> str:
     if not NUMBER.fullmatch(text):
         return text
     return (str(float(text) + 0.0) if as_number else text).removesuffix(".0")
+
+
+def as_word(value: Any) -> str:
+    """What any value of a category is called as a word.
+
+    >>> as_word(10.0), as_word(True), as_word(None)
+    ('10', 'True', 'missing')
+    """
+    return MISSING if pd.isna(value) else word_in(str(value))
 
 
 def ranked(words: Iterable[str]) -> list[str]:
