@@ -63,7 +63,8 @@ class ReasonVerdict:
     `reasons` are those of the person, the first of all first. `core` are those of them that are
     known to stay in every move that keeps the decision, `kept` the share of them that stays at
     least; None where nothing is known. `moves` is how many moves, or cells that moves lead to, were
-    there to be looked at, None if beyond counting.
+    there to be looked at, None if beyond counting. No move smaller than `unbroken` breaks them, as
+    far as that was proved: the size of `breaking` where no smaller move does, None if not asked.
     """
 
     verdict: Verdict
@@ -74,6 +75,7 @@ class ReasonVerdict:
     core: tuple[str, ...] | None = None
     kept: float | None = None
     breaking: Breaking | None = None
+    unbroken: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
