@@ -43,8 +43,9 @@ Estimator = Any  # a NetworkClassifier, or a Pipeline, whose type scikit-learn d
 
 
 def is_estimator(model: object) -> bool:
-    """Whether a model is a classifier of this package, or a pipeline that ends in one."""
-    return isinstance(model, NetworkClassifier | Pipeline)
+    """Whether a model is a network's classifier, or a pipeline that ends in one."""
+    last = model.steps[-1][1] if isinstance(model, Pipeline) else model
+    return isinstance(last, NetworkClassifier)
 
 
 def is_banded(model: object) -> bool:

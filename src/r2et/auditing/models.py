@@ -10,9 +10,11 @@ from torch import nn
 
 from r2et.auditing.column_names import columns_in, difference, named_columns
 from r2et.auditing.pt2_reader import read_exported
+from r2et.core.limits import check_bytes, content_of
 from r2et.core.naming import briefly
 from r2et.sklearn import NetworkClassifier
 from r2et.training.checkpoint import load, read
+from r2et.trees.readers import is_fitted_model, read_file
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 SAVE = "save its weights by safetensors.torch.save_file and give --model module:factory --weights"
@@ -43,6 +45,10 @@ def load_model(spec: str, weights: Path | None = None) -> Loaded:
         weights = Path(file)
     if ":" in spec and not Path(spec).exists():
         model = made(spec)
+        if not isinstance(model, nn.Module):
+            if weights is not None:
+                raise ValueError(f"{spec} returns a fitted model: leave out the weights {weights}.")
+            return Loaded(name=spec, model=model, classifier=model)
         columns = named_columns(model)
         if weights is not None:
             _refuse_pickle(weights)
@@ -72,11 +78,9 @@ def _from_file(path: Path) -> Loaded:
         raise ValueError(f"there is no model file {path}: give one, or module:factory.")
     if path.suffix == ".pt2":
         return Loaded(name=path.stem, model=read_exported(path))
-    if path.suffix == ".json":
-        from r2et import StableClassifier  # not needed, and not loaded, for networks
-
-        stable = StableClassifier.load(path)
-        return Loaded(name=path.stem, model=stable, classifier=stable)
+    if path.suffix in (".json", ".ubj", ".txt", ".skops"):
+        found = _classifier_in(path)
+        return Loaded(name=path.stem, model=found, classifier=found)
     _refuse_pickle(path)
     try:
         _, recipe = read(path)
@@ -99,6 +103,35 @@ def _from_file(path: Path) -> Loaded:
     return Loaded(name=path.stem, model=model, recipe=recipe)
 
 
+def _classifier_in(path: Path) -> Any:
+    """A StableClassifier, the trees of another library, or what skops kept of scikit-learn."""
+    if path.suffix == ".skops":
+        return _kept_by_skops(path)
+    if path.suffix == ".json" and b'"format"' in content_of(path)[:200]:
+        from r2et import StableClassifier  # not needed, and not loaded, for others
+
+        return StableClassifier.load(path)
+    return read_file(path)
+
+
+def _kept_by_skops(path: Path) -> Any:
+    """A model of scikit-learn that skops wrote, refused if it holds types that are not known."""
+    try:
+        skops = importlib.import_module("skops.io")
+    except ImportError:
+        raise ValueError(
+            f"{path} is read by skops, which is not installed: pip install skops."
+        ) from None
+    check_bytes(path.stat().st_size, str(path))
+    try:
+        return skops.load(path)
+    except Exception as problem:  # of a file whose parts may be anything
+        raise ValueError(
+            f"{path} holds no model that skops would trust ({briefly(problem)}): save a model of "
+            "scikit-learn's own parts, or load it yourself and give the model."
+        ) from problem
+
+
 def _refuse_pickle(path: Path) -> None:
     if path.suffix in PICKLES:
         raise ValueError(
@@ -106,7 +139,7 @@ def _refuse_pickle(path: Path) -> None:
         )
 
 
-def made(name: str) -> nn.Module:
+def made(name: str) -> Any:
     """What `module:factory` returns; modules of the working folder are found, too."""
     module, _, factory = name.partition(":")
     if "" not in sys.path:
@@ -116,11 +149,11 @@ def made(name: str) -> nn.Module:
     except Exception as problem:  # whatever the user's own code raises
         raise ValueError(
             f"{name} could not be called ({briefly(problem)}): give module:factory, a function "
-            "without arguments that returns an nn.Module."
+            "without arguments that returns a model."
         ) from problem
-    if not isinstance(found, nn.Module):
+    if not isinstance(found, nn.Module) and not is_fitted_model(found):
         raise ValueError(
             f"{name} returned {type(found).__name__}: let it return an nn.Module that gives one "
-            "logit for each class."
+            "logit for each class, or a fitted model with predict_proba."
         )
     return found

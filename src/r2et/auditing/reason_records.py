@@ -179,6 +179,8 @@ class ReasonAudit:
     models: tuple[ReasonSummary, ...]
     decisions: tuple[ReasonedDecision, ...]
     folder: Annotated[Path | None, Field(exclude=True)] = None
+    shown: Annotated[Any, Field(exclude=True)] = field(default=None, compare=False, repr=False)
+    """What writes the page of an audit that is not kept in a folder."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -187,8 +189,11 @@ class ReasonAudit:
 
     @property
     def page(self) -> Path | None:
-        """Where its page is, None without a folder."""
-        return None if self.folder is None else self.folder / "audit.html"
+        """Where its page is: in its folder, or written now among temporary files."""
+        if self.folder is not None:
+            return self.folder / "audit.html"
+        path: Path | None = None if self.shown is None else self.shown(self)
+        return path
 
     def to_json(self) -> dict[str, Any]:
         """The content of `audit.json`."""

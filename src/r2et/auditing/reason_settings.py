@@ -15,6 +15,7 @@ from r2et.core.reasons import MOST_MOVES, Side
 from r2et.data.features import change_in_words, plain
 
 ONLY = ("all", "declined")
+FAVOURABLE = "favourable"  # a reference of rows that are decided so
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from r2et.auditing.reason_models import (
     SubjectOf,
     TableCode,
 )
-from r2et.auditing.reason_settings import ReasonSettings
+from r2et.auditing.reason_settings import FAVOURABLE, ReasonSettings
 from r2et.auditing.subject import PROBED, Ready, as_taken_by, model_digest, plain_network
 from r2et.auditing.tables import Chunk, Source
 from r2et.bands.attribute import NumberBands, WordBands
@@ -47,7 +47,6 @@ Floats = NDArray[np.float64]
 Reference = Tensor | pd.DataFrame | str | Path | None
 
 K, THRESHOLD = 3, 0.5
-FAVOURABLE = "favourable"
 LEAST_REFERENCE, ASKED = 20, 51_200
 """Rows of a reference, at least, and mixed rows that a network is asked about for one row."""
 MOST_DOUBTED = 20  # rows by which the standard error of contributions is told

@@ -27,6 +27,7 @@ from r2et.data.builtin import DATASETS, load, read_items
 from r2et.data.dataset import Dataset, Split
 from r2et.data.features import in_words
 from r2et.data.schema import Schema
+from r2et.trees.readers import is_fitted_model
 
 Model = nn.Module | Loaded | Estimator
 Data = Source | Split | Dataset | pd.DataFrame | str | Path
@@ -47,6 +48,8 @@ def _loaded(name: str, model: Any) -> Loaded:
         return Loaded(name=name, model=model, classifier=model)
     if is_estimator(model):
         return Loaded(name=name, model=network_of(model), classifier=model)
+    if is_fitted_model(model):
+        return Loaded(name=name, model=model, classifier=model)
     return Loaded(name=name, model=model, columns=named_columns(model))
 
 

@@ -81,26 +81,34 @@ def _parts(pipeline: Pipeline, threshold: float) -> tuple[StableBinner, Callable
             f"a threshold of {threshold} is one of probabilities, which the model does not give: "
             "leave it at .5, or give a model with predict_proba."
         )
-    shift = math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else 0.0
     classes = len(binner.classes_)
 
     def score(cells: Codes) -> Floats:
         rows = binner.encoded(cells)
         if hasattr(rest, "feature_names_in_"):  # fitted on a frame
             rows = pd.DataFrame(rows, columns=binner.get_feature_names_out())
-        found = _log_scores(rest, rows)
-        if found.shape not in ((len(cells),), (len(cells), classes)):
-            raise ValueError(
-                f"a model of {classes} classes must score each of them, got {found.shape[1:]} "
-                "scores a row: let it say one for each class."
-            )
-        if found.ndim == 1:
-            # Half of a score for each side: the margin of a class is then its log-odds.
-            half = (found - shift) / 2
-            found = np.stack([-half, half], 1)
-        return found
+        return class_scores(rest, rows, threshold, classes)
 
     return binner, score
+
+
+def class_scores(model: Any, rows: Any, threshold: float, classes: int) -> Floats:
+    """A score for each class of rows that a model takes, the largest of which is decided: (N, C).
+
+    Of two classes the second is decided where its probability is `threshold` or more.
+    """
+    found = _log_scores(model, rows)
+    if found.shape not in ((len(found),), (len(found), classes)):
+        raise ValueError(
+            f"a model of {classes} classes must score each of them, got {found.shape[1:]} "
+            "scores a row: let it say one for each class."
+        )
+    if found.ndim == 1:
+        # Half of a score for each side: the margin of a class is then its log-odds.
+        shift = math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else 0.0
+        half = (found - shift) / 2
+        found = np.stack([-half, half], 1)
+    return found
 
 
 def _log_scores(model: Any, rows: Any) -> Floats:

@@ -77,6 +77,16 @@ class Exact(Protocol):
         ...
 
 
+@runtime_checkable
+class Costly(Protocol):
+    """A model whose contributions cost so much that fewer moves are all looked at."""
+
+    @property
+    def most_moves(self) -> int:
+        """How many moves of one decision are."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Proof:
     """What is proved of one decision: the places of the labels that stay, how many do at least.
@@ -126,6 +136,8 @@ def reason_verdicts(
     people = people.reset_index(drop=True)
     if isinstance(model, Exact):
         return model.verdicts(people, moves, question)
+    if isinstance(model, Costly):
+        most_moves = min(most_moves, model.most_moves)
     inquiry = _Inquiry(model=model, moves=moves, question=question)
     axes = [moves.axes(row) for row in _records(people)]
     few = [

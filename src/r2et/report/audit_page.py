@@ -11,10 +11,11 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from r2et.attacks.ensemble import EnsembleBudget
-from r2et.auditing.classifiers import is_banded
+from r2et.auditing.classifiers import is_banded, is_estimator
 from r2et.auditing.config import DataSettings, read_settings
 from r2et.auditing.csvs import CsvTable
 from r2et.auditing.decisions import Decision, Slope
+from r2et.auditing.estimators import estimator_table, of_estimators
 from r2et.auditing.items import ItemSource
 from r2et.auditing.reason_models import SubjectOf
 from r2et.auditing.reason_records import ReasonAudit
@@ -47,7 +48,8 @@ from r2et.report.pages import (
     share,
     short,
 )
-from r2et.report.reason_page import write_reason_page
+from r2et.report.reason_page import shown_page, write_reason_page
+from r2et.trees.readers import is_fitted_model
 
 __all__ = ["audit", "audit_html", "write_audit_page"]
 
@@ -130,13 +132,16 @@ def audit(
     budget.
 
     A model is an `nn.Module`, a fitted `NetworkClassifier`, a pipeline that ends in one, or what
-    `load_model` gives; for contributions also a `StableClassifier`, or a pipeline that begins with
-    a `StableBinner`. `data` are the rows: a `Table` of inputs as the model takes them, the test
-    part of a `Split`, or a pandas table or the path of a CSV file, about whose columns `config`
-    speaks. Pictures, networks and pairs of them are an `ItemSource`, a `Dataset`, whose split of
-    seed 0 is taken, or the path of one's own; the name of a known data set is its test part. The
-    rows that contributions are told against are those of the model, `reference`, the training part
-    of a split, or drawn from the audited rows; "favourable" takes those decided so.
+    `load_model` gives; for contributions also a `StableClassifier`, a pipeline that begins with a
+    `StableBinner`, boosted trees and forests of scikit-learn, XGBoost, LightGBM and CatBoost, alone
+    or at the end of a pipeline, and anything else with `predict_proba`.
+
+    `data` are the rows: a `Table` of inputs as the model takes them, the test part of a `Split`, or
+    a pandas table or the path of a CSV file, about whose columns `config` speaks. Pictures,
+    networks and pairs of them are an `ItemSource`, a `Dataset`, whose split of seed 0 is taken, or
+    the path of one's own; the name of a known data set is its test part. The rows that
+    contributions are told against are those of the model, `reference`, the training part of a
+    split, or drawn from the audited rows; "favourable" takes those decided so.
 
     With a folder `out` every row is kept there as soon as it is audited, in bounded memory, a
     killed audit goes on when called again, and the page of a finished one is there, too. Of slopes,
@@ -186,6 +191,21 @@ def audit(
         return _of_contributions(
             table, of_banded(behind, known.pop("reference", None)), known, tolerance, columns, keep
         )
+    fitted = {
+        name: each.classifier
+        for name, each in models.items()
+        if is_fitted_model(each.classifier) and not is_estimator(each.classifier)
+    }
+    if fitted:
+        if len(fitted) < len(models) or explain == "slopes":
+            raise ValueError(
+                "models of other libraries are audited by their contributions, and beside their "
+                "like only: audit the others by themselves."
+            )
+        _refuse(known, OF_SLOPES, "slopes", "contributions")
+        rows_of = estimator_table(fitted, data, columns or DataSettings())
+        subjects = of_estimators(fitted, rows_of, known.pop("reference", None))
+        return _of_contributions(rows_of.source, subjects, known, tolerance, columns, keep)
     source = source_for(data, list(models.values()), columns)
     networks = {name: each.model for name, each in models.items()}
     if isinstance(source, ItemSource):
@@ -247,8 +267,9 @@ def _of_contributions(
     if columns is not None:
         settings = with_columns(settings, columns.features, _attributes(source))
     found = run_reasons(source, subjects, settings, **keep)
-    if found.folder is not None:
-        write_reason_page(found)
+    if found.folder is None:
+        return replace(found, shown=shown_page)
+    write_reason_page(found)
     return found
 
 

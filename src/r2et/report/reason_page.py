@@ -1,7 +1,9 @@
 """The page of an audit of reasons: which statements stand, and what breaks the others."""
 
+import hashlib
+import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,19 @@ def write_reason_page(audit: ReasonAudit, path: Path | None = None) -> Path:
     if path is None:
         raise ValueError("this audit has no folder for its page: audit with out=, or give a path.")
     return write_text(path, reason_html(audit))
+
+
+def shown_page(audit: ReasonAudit) -> Path:
+    """Where the page of an audit is that is kept in no folder: one file for each audit."""
+    html = reason_html(audit)
+    name = hashlib.sha256(html.encode("utf-8", "replace")).hexdigest()[:12]
+    return write_text(_pages() / f"audit-{name}.html", html)
+
+
+@cache
+def _pages() -> Path:
+    """A folder of this process that nobody else may read: pages tell of people."""
+    return Path(tempfile.mkdtemp(prefix="r2et-pages-"))
 
 
 def reason_html(audit: ReasonAudit) -> str:
