@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from r2et.preflight import repair as repair
     from r2et.preflight import validate as validate
     from r2et.report.audit_page import audit as audit
+    from r2et.report.comparing import compare as compare
     from r2et.sklearn import NetworkClassifier as NetworkClassifier
     from r2et.training.objective import Objective as Objective
     from r2et.training.settings import FitSettings as FitSettings
@@ -72,6 +73,7 @@ WHERE = {
     "audit": "report.audit_page",
     "band_verdicts": "bands.pipelines",
     "certify": "certification",
+    "compare": "report.comparing",
     "fit": "training.trainer",
     "from_frame": "data.frames",
     "load": "data.builtin",
@@ -108,6 +110,7 @@ PARTS = (
     "sklearn",
     "theory",
     "training",
+    "trees",
 )
 """The parts of the package that are attributes of it, too: `r2et.explainers.EXPLAINERS`."""
 
