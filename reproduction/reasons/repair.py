@@ -24,7 +24,8 @@ from sklearn.metrics import roc_auc_score
 
 from r2et.core import files
 from r2et.evaluation.moves import drawn_moves, every_move, labels_of, under_moves
-from r2et.trees.stabilize import GRADES, Told, behind, explained, fitted_like, stabilize
+from r2et.trees.reading import Told
+from r2et.trees.stabilize import GRADES, behind, explained, fitted_like, stabilize
 from reproduction.reasons.models import widths_of
 from reproduction.reasons.rows import DECISIONS, DRAWS, REFERENCE, SAMPLED, TOP, parts_of
 from reproduction.reasons.tables import TABLES, Case, Floats, numbers_of

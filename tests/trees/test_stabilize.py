@@ -15,10 +15,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+from r2et import audit
+from r2et.actionable.tables import TableMoves
 from r2et.bands.values import BandValues
+from r2et.core.reasons import Question
 from r2et.trees import stabilize as module
 from r2et.trees.readers import read_trees
-from r2et.trees.stabilize import Told, behind, explained, fitted_like, stabilize
+from r2et.trees.reading import Reading, Told
+from r2et.trees.search import TreeReasons
+from r2et.trees.stabilize import behind, explained, fitted_like, stabilize
 
 WIDTH = {"age": 2.0, "debt": 0.1, "rooms": 0.0}
 
@@ -109,15 +114,82 @@ def test_a_reading_predicts_as_before_and_tells_the_reasons_of_the_band() -> Non
     assert found.after.auc == found.before.auc
     assert found.after.broken[0] < found.before.broken[0]
     assert (reading.predict_proba(x) == model.predict_proba(x)).all()
-    middle = reading.bands.transform(x)
-    own = Told(trees=explained(model, x)).contributions(middle, [reading.reference])[0]
+    middle, usual = (reading.bands.transform(rows) for rows in (x, reading.reference))
+    own = Told(trees=explained(model, x)).contributions(middle, [usual])[0]
     np.testing.assert_allclose(reading.contributions(x), own)
     # Contributions add up to the score of the band, which is the person's and the difference.
-    total = reading.contributions(x).sum(1) + reading.scores(reading.reference).mean()
+    total = reading.contributions(x).sum(1) + reading.scores(usual).mean()
     np.testing.assert_allclose(total, reading.scores(x) + reading.difference(x))
     assert found.after.own is not None
     assert 0.3 < found.after.own < 1
     assert "log-odds on average" in str(found)
+
+
+def test_verdicts_on_a_reading_are_those_of_every_move() -> None:
+    x, y = _people()
+    x.loc[5, "age"] = np.nan
+    model = clone(MODELS["hgb"]).fit(x, y)
+    bands = BandValues({"age": [30.0, 38.5, 45.5], "debt": [-0.5, 0.4]}).fit(x)
+    told = Told(trees=explained(model, x), reading=bands)
+    reading = Reading(model=model, bands=bands, reference=x[:15], told=told)
+    trees = reading.cells
+    own = trees.scores(trees.cells(x))[:, 0]
+    np.testing.assert_allclose(own, model.decision_function(x), atol=1e-9)
+    against = trees.table.against(trees.cells(reading.reference))
+    asked = TreeReasons(trees=trees, against=against)
+    phi = asked.contributions(trees.cells(x))[:, :, 1]
+    np.testing.assert_allclose(phi, reading.contributions(x), atol=1e-9)
+    people, width = x[:25], {"age": 5.0, "debt": 0.1}
+    question = Question(k=2)
+
+    def top(rows: pd.DataFrame, second: bool) -> list[set[int]]:
+        shown = (-1.0 if second else 1.0) * reading.contributions(rows)
+        return [set(row) for row in np.argsort(-shown, 1, kind="stable")[:, :2].tolist()]
+
+    found = []
+    for enumerated in (10_000, 0):  # all cells one by one, and by bounds and search
+        moves = TableMoves(width=width, whole={"age"})
+        found.append(asked.verdicts(people, moves, question, enumerated=enumerated))
+    for row, told_each in enumerate(zip(*found, strict=True)):
+        person = people[row : row + 1]
+        second = bool(model.decision_function(person)[0] >= 0)
+        steps = [0.0] if person["age"].isna().item() else np.arange(-5.0, 6.0)
+        every = [
+            person.assign(age=person["age"] + a, debt=person["debt"] + b)
+            for a in steps
+            for b in np.linspace(-0.1, 0.1, 41)
+        ]
+        rows = pd.concat(every, ignore_index=True)
+        stays = (model.decision_function(rows) >= 0) == second
+        expected = top(person, second)[0]
+        broken = any(each != expected for each in top(rows[stays], second))
+        for each in told_each:
+            assert each.verdict != "undetermined"
+            assert each.verdict == "broken" or not broken
+            if each.breaking is not None:
+                moved = person.assign(**each.breaking.values)
+                assert (model.decision_function(moved)[0] >= 0) == second
+                assert top(moved, second)[0] != expected
+        assert told_each[0].verdict == told_each[1].verdict
+    assert {each.verdict for each in found[0]} == {"certified", "broken"}
+
+
+def test_a_reading_is_audited_and_says_how_far_it_is_from_people() -> None:
+    x, y = _people()
+    model = clone(MODELS["hgb"]).fit(x, y)
+    reading = stabilize(model, x, y, width=WIDTH, k=2, grade="reading", overlap_gain=0.5).model
+    beside = reading.beside(x[:50], k=2)
+    np.testing.assert_allclose(beside["band's score"] - beside["score"], reading.difference(x[:50]))
+    tolerance = {"age": 2.0, "debt": 0.1}
+    plain = audit(model, x[:50], k=2, tolerance=tolerance, reference=reading.reference)
+    found = audit(reading, x[:50], k=2, tolerance=tolerance)
+    assert found.counts["undetermined"] == 0
+    assert found.counts["broken"] < plain.counts["broken"]
+    assert found.page is not None
+    page = found.page.read_text(encoding="utf-8")
+    assert "median person of each band" in page
+    told = [tuple(reason.attribute for reason in each.reasons) for each in found.decisions]
+    assert told == beside["band's reasons"].tolist()
 
 
 def test_what_trees_say_behind_bands_is_what_the_pipeline_says() -> None:

@@ -28,7 +28,7 @@ from r2et.auditing.table_models import (
 from r2et.auditing.tables import Chunk, Source
 from r2et.bands.telling import usual_in_words
 from r2et.core.naming import briefly
-from r2et.core.reasons import decided_by
+from r2et.core.reasons import Question, decided_by
 from r2et.core.rng import stream
 from r2et.data.cells import word_in
 from r2et.evaluation.reasons import TableModel
@@ -36,6 +36,7 @@ from r2et.trees.cells import CellTrees
 from r2et.trees.form import Ensemble
 from r2et.trees.models import LinearSum, columns_taken, ensemble_model, known_model
 from r2et.trees.readers import read_trees, reader_of
+from r2et.trees.reading import Reading
 
 THRESHOLD = 0.5
 LIKE = 1e-4
@@ -106,6 +107,8 @@ def _inputs(model: Any) -> tuple[list[str] | None, int | None]:
     """The columns that a model names, and how many it takes, None where it does not say."""
     if isinstance(model, Ensemble):
         return [each.name for each in model.columns], len(model.columns)
+    if isinstance(model, Reading):
+        return model.names, len(model.names)
     first = model.steps[0][1] if hasattr(model, "steps") else model
     for each in (model, first):
         names = getattr(each, "feature_names_in_", None)
@@ -174,6 +177,8 @@ def _subject(
             chances = asked_scores(model, threshold, len(classes))
             return AskedTable(chances=chances, form=form, reference=rows, classes=classes)
 
+        if reference is None and isinstance(model, Reading):
+            reference = model.reference
         said, pool = _pool(table, reference)
         if isinstance(reference, str) and reference == FAVOURABLE:
             place = classes.index(settings.favourable) if settings.favourable else len(classes) - 1
@@ -191,7 +196,7 @@ def _subject(
         assert chunk.values is not None
         return pd.DataFrame(dict(zip(columns, chunk.values, strict=True)))
 
-    return ReasonSubject(
+    subject = ReasonSubject(
         name=name,
         model=made,
         digest=_digest(model, made, form.told(table.rows[:COMPARED])),
@@ -207,6 +212,10 @@ def _subject(
         threshold=threshold,
         notes=tuple(_notes(known, why, made)),
     )
+    if not isinstance(model, Reading):
+        return subject
+    said = _beside(model, table.rows[:COMPARED], subject.question(settings))
+    return replace(subject, notes=(*subject.notes, said))
 
 
 def _pool(table: Table, reference: Any) -> tuple[str, pd.DataFrame]:
@@ -240,6 +249,8 @@ def _known(
     rows = table.rows[:LEARNT_FROM]
     if isinstance(model, Ensemble):
         return ensemble_model(model, rows), None
+    if isinstance(model, Reading):
+        return model.cells, None
     kind = type(model).__name__
     try:
         if hasattr(model, "predict_proba"):
@@ -273,7 +284,7 @@ def _probabilities(
     if isinstance(found, CellTrees):
         made = TreeTable(trees=found, reference=told, classes=classes)
         if found.scale == "probability":
-            own = found.table.scores(found.cells(told))
+            own = found.scores(found.cells(told))
             return np.concatenate([1 - own, own], 1) if own.shape[1] == 1 else own
     else:
         made = SumTable(model=found, form=form, reference=told, classes=classes)
@@ -300,6 +311,19 @@ def _notes(known: CellTrees | LinearSum | None, why: str | None, made: TableMode
     said = orders_said(len(made.names))
     if said is not None:
         yield said
+
+
+def _beside(model: Reading, rows: pd.DataFrame, question: Question) -> str:
+    """How far the scores and reasons of bands are from people's own."""
+    beside = model.beside(rows, question.k, question.side)
+    apart = float((beside["band's score"] - beside["score"]).abs().mean())
+    pairs = zip(beside["reasons"], beside["band's reasons"], strict=True)
+    shared = float(np.mean([len(set(own) & set(band)) / len(own) for own, band in pairs]))
+    return (
+        "The model decides as it is; its reasons are those of the median person of each band, "
+        f"whose score differs from the person's own by {apart:.2f} log-odds on average. "
+        f"{shared:.0%} of people's own reasons are among them (first {len(beside)} rows)."
+    )
 
 
 def _digest(model: Any, made: TableModel, rows: pd.DataFrame) -> str:

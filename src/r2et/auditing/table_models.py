@@ -69,7 +69,7 @@ class TreeTable:
     def scores(self, rows: pd.DataFrame) -> Floats:
         """A score for each class, the largest of which is decided: (N, C)."""
         cells = self.trees.cells(rows)
-        found = self.trees.table.scores(cells)
+        found = self.trees.scores(cells)
         if found.shape[1] > 1:
             if self.trees.scale == "probability":
                 return np.log(np.clip(found, SMALLEST, None))

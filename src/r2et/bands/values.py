@@ -50,10 +50,11 @@ class BandValues(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type
         found = frame.copy()
         for place, name in enumerate(str(each) for each in frame.columns):
             if name in self.edges_:
-                found.isetitem(place, self._valued(name, _numbers(frame.iloc[:, place])))
+                found.isetitem(place, self.valued(name, _numbers(frame.iloc[:, place])))
         return found if isinstance(X, pd.DataFrame) else found.to_numpy()
 
-    def _valued(self, name: str, numbers: Floats) -> Floats:
+    def valued(self, name: str, numbers: Floats) -> Floats:
+        """The values of the bands of some numbers of a column, NaN where one is missing: (N,)."""
         band = np.searchsorted(self.edges_[name], numbers, side="right")
         found: Floats = np.where(
             np.isnan(numbers), np.nan, self.values_[name][band.clip(max=len(self.edges_[name]))]

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from r2et.bands.attribute import Bands, NumberBands
-from r2et.core.arrays import Codes
+from r2et.core.arrays import Codes, Floats
 from r2et.data.cells import as_word
 from r2et.trees.form import Scale
 from r2et.trees.leaves import LeafTable
@@ -23,7 +23,8 @@ from r2et.trees.leaves import LeafTable
 class CellTrees:
     """An ensemble as a table of leaves over the cells of `attributes`.
 
-    `classes` are called as the model calls them; of two there is one score, that of the second.
+    `classes` are called as the model calls them; of two there is one score, that of the second. Of
+    a `reading` the first score is the one that is explained, and the second the one that decides.
     """
 
     attributes: tuple[Bands, ...]
@@ -31,11 +32,24 @@ class CellTrees:
     classes: tuple[Any, ...]
     scale: Scale
     source: str
+    reading: bool = False
 
     @property
     def names(self) -> list[str]:
         """The attributes."""
         return [each.name for each in self.attributes]
+
+    def explained(self, phi: Floats) -> Floats:
+        """Of contributions to all scores those that are told: (N, m, C)."""
+        return phi[..., :1] if self.reading else phi
+
+    def deciding(self, scores: Floats) -> Floats:
+        """Of all scores those that decide: (..., C)."""
+        return scores[..., 1:] if self.reading else scores
+
+    def scores(self, cells: Codes) -> Floats:
+        """The scores of cells that decide: (N, m) -> (N, C)."""
+        return self.deciding(self.table.scores(cells))
 
     def values(self, rows: pd.DataFrame) -> list[Any]:
         """The values of each attribute: numbers, NaN where missing, and words."""

@@ -62,14 +62,14 @@ class TreeReasons:
 
     def decided(self, cells: Codes) -> Codes:
         """The decided class of each row, of several with equal scores the first: (N,)."""
-        scores = self.trees.table.scores(cells)
+        scores = self.trees.scores(cells)
         if scores.shape[1] == 1:
             return (scores[:, 0] >= self.cut).astype(np.intp)
         return np.asarray(scores.argmax(1), dtype=np.intp)
 
     def contributions(self, cells: Codes) -> Floats:
         """What each attribute adds to the score of each class: (N, m, C)."""
-        found = self.against.contributions(cells)
+        found = self.trees.explained(self.against.contributions(cells))
         return np.concatenate([-found, found], 2) if found.shape[2] == 1 else found
 
     def verdicts(
@@ -261,8 +261,9 @@ class _Person:
 
     def _told(self, against: Against, cells: Codes, cut: float) -> Floats:
         """Values of labels and margins of the decided class: (N, labels + margins)."""
-        phi = against.contributions(cells)
-        scores = against.table.scores(cells)
+        trees = self.asked.trees
+        phi = trees.explained(against.contributions(cells))
+        scores = trees.deciding(against.table.scores(cells))
         if phi.shape[2] == 1:
             sign = 1.0 if self.label == 1 else -1.0
             own, margins = sign * phi[..., 0], sign * (scores - cut)
@@ -291,7 +292,7 @@ class _Person:
         against = self.asked.against
         rest = against.some([~each for each in self._active])
         found: Floats = self._told(rest, self.cell[None], 0.0)[0]
-        base = against.table.constant
+        base = self.asked.trees.deciding(against.table.constant)
         if len(base) == 1:
             margins = (1.0 if self.label == 1 else -1.0) * (base - self.asked.cut)
         else:

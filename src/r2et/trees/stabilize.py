@@ -31,12 +31,12 @@ from r2et.bands.values import BandValues
 from r2et.core.arrays import Codes, Floats, Mask
 from r2et.core.naming import nearest
 from r2et.core.reasons import Side, shown_as
-from r2et.data.cells import as_word
 from r2et.metrics.individuality import overlap
 from r2et.trees.cells import CellTrees
 from r2et.trees.columns import over_cells
 from r2et.trees.pipelines import taken_apart
 from r2et.trees.readers import read_trees
+from r2et.trees.reading import Reading, Told, cells_of
 
 Grade = Literal["bands", "additive", "reading"]
 GRADES: tuple[Grade, ...] = ("bands", "additive", "reading")
@@ -150,101 +150,6 @@ def _shares(broken: Sequence[float]) -> str:
 
 
 # --- what trees say -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Told:
-    """Trees and where they are asked: behind the bands `front`, if there are any.
-
-    Contributions alone are those of the bands of a `reading`.
-    """
-
-    trees: CellTrees
-    front: BandValues | None = None
-    reading: BandValues | None = None
-
-    def score(self, rows: pd.DataFrame) -> Floats:
-        """Log-odds of the second class: (N,)."""
-        cells, index = _different(self._cells(rows, self.front))
-        found: Floats = self.trees.table.scores(cells)[index, 0]
-        return found
-
-    def contributions(self, rows: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
-        """Shapley values of the columns against each of D references: (D, N, m)."""
-        cells, index = _different(self._cells(rows, self.reading or self.front))
-        table = self.trees.table
-        found = [
-            table.against(self._cells(each, self.front)).contributions(cells)[index, :, 0]
-            for each in references
-        ]
-        return np.stack(found)
-
-    def _cells(self, rows: pd.DataFrame, bands: BandValues | None) -> Codes:
-        return cells_of(self.trees, rows if bands is None else bands.transform(rows))
-
-
-def cells_of(trees: CellTrees, rows: pd.DataFrame) -> Codes:
-    """The cells of rows, each word being looked up once: (N, m)."""
-    found = []
-    for each in trees.attributes:
-        if isinstance(each, NumberBands):
-            found.append(each.codes(_numbers(rows[each.name])))
-        else:
-            index, different = pd.factorize(rows[each.name], use_na_sentinel=False)
-            words = np.array([as_word(value) for value in different], dtype=object)
-            found.append(each.codes(words)[index])
-    return np.stack(found, 1)
-
-
-def _different(cells: Codes) -> tuple[Codes, Codes]:
-    """The different rows of cells, and which of them each row is."""
-    found, index = np.unique(cells, axis=0, return_inverse=True)
-    return found, index.ravel()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
-    """A model as it is, and reasons that are those of the median person of each band.
-
-    What it predicts is what the model predicts. `reference` are the rows that contributions are
-    told against, `names` the attributes they are of.
-    """
-
-    model: Any
-    bands: BandValues
-    reference: pd.DataFrame
-    told: Told
-
-    @property
-    def classes_(self) -> Any:
-        """The classes of the model."""
-        return self.model.classes_
-
-    @property
-    def names(self) -> list[str]:
-        """The attributes that contributions are of."""
-        return self.told.trees.names
-
-    def predict(self, X: Any) -> Any:
-        """What the model predicts."""
-        return self.model.predict(X)
-
-    def predict_proba(self, X: Any) -> Any:
-        """The model's own probabilities."""
-        return self.model.predict_proba(X)
-
-    def scores(self, X: pd.DataFrame) -> Floats:
-        """The model's own log-odds of the second class: (N,)."""
-        return self.told.score(X)
-
-    def contributions(self, X: pd.DataFrame) -> Floats:
-        """What each attribute adds to the log-odds of the second class in one's band: (N, m)."""
-        found: Floats = self.told.contributions(X, [self.reference])[0]
-        return found
-
-    def difference(self, X: pd.DataFrame) -> Floats:
-        """The score of the band's median person less one's own, in log-odds: (N,)."""
-        return self.told.score(self.bands.transform(X)) - self.told.score(X)
 
 
 def explained(model: Any, rows: pd.DataFrame) -> CellTrees:
