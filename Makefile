@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test slow bench imports strength exchange cheaper certificates contributions trees \
-	soundness tightness stream fuzz mutants results reasons claims pictures docs wheel lint clean
+	verdicts repairs soundness tightness stream fuzz mutants results reasons claims pictures docs wheel lint clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,12 @@ contributions: $(VENV)/.usable
 
 trees: $(VENV)/.testable
 	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python benchmarks/trees.py
+
+verdicts: $(VENV)/.testable
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python benchmarks/tree_verdicts.py $(ARGS)
+
+repairs: $(VENV)/.testable
+	OMP_NUM_THREADS=1 $(BIN)/python -m reproduction.reasons.repair $(ARGS)
 
 soundness: $(VENV)/.usable
 	$(BIN)/python benchmarks/soundness.py $(ARGS)

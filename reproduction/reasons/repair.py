@@ -1,6 +1,6 @@
 """What `r2et.trees.stabilize` does to boosted trees: rows of each grade beside the model as it was.
 
-`python -m reproduction.reasons.repair german churn --splits 50-54` adds rows that are missing to
+`python -m reproduction.reasons.repair german churn --splits 55-57` adds rows that are missing to
 docs/reasons/repair.jsonl, and prints what all rows say. A penalty is chosen on a part of the rows
 learnt from; test rows are looked at once, by the moves and references of the study.
 """
@@ -43,7 +43,8 @@ class Repair:
     `broken` are shares for each width and `kept` S, means over references; `overlap` is O within
     predicted class. Of a reading, `difference` is the mean distance of the band's score from the
     person's own, and `own` the share of the person's own reasons among the band's. `held` says
-    whether the limits were kept on the part that the penalty was chosen on.
+    whether the limits were kept on the rows that the penalty was chosen on, and `worth` what was
+    left to wish there: of several grades the one with the least is taken.
     """
 
     table: str
@@ -57,6 +58,7 @@ class Repair:
     penalty: float | None
     edges: int
     held: bool
+    worth: float
     difference: float | None
     own: float | None
     seconds: float
@@ -140,11 +142,10 @@ def repaired(table: str, case: Case, split: int, model: str, grades: Sequence[st
             Repair(
                 **about,
                 **judge(told, y[test]),
-                penalty=None
-                if done is None
-                else next(each.penalty for each in done.tried if each.chosen),
+                penalty=None if done is None else done.chosen.penalty,
                 edges=0 if done is None else sum(len(own) for own in done.edges.values()),
                 held=done is None or done.held,
+                worth=1.0 if done is None else done.chosen.worth,
                 seconds=seconds,
             )
         )
@@ -274,7 +275,7 @@ def main(given: Sequence[str] | None = None) -> None:
         description=__doc__, prog="python -m reproduction.reasons.repair"
     )
     parser.add_argument("tables", nargs="*", help=f"of {', '.join(TABLES)}; all unless named")
-    parser.add_argument("--splits", default="50-54", help="numbers of splits: 50-54")
+    parser.add_argument("--splits", default="55-57", help="numbers of splits: 55-57")
     parser.add_argument("--models", default=",".join(REPAIRED), help="a,b")
     parser.add_argument("--grades", default=",".join(GRADES), help="a,b")
     parser.add_argument("--rows", type=Path, default=REPAIRS, help="the file of rows")
@@ -288,26 +289,25 @@ def main(given: Sequence[str] | None = None) -> None:
             f"{', '.join(unknown)}: expected tables of {', '.join(TABLES)}, models of "
             f"{', '.join(REPAIRED)}, grades of {', '.join(GRADES)}."
         )
-    for table in tables:
-        case = TABLES[table]()
-        for split, model in product(range(first, last + 1), models):
-            there = {
-                row.grade
-                for row in read_repairs(asked.rows)
-                if (row.table, row.split, row.model) == (table, split, model)
-            }
-            missing = [grade for grade in grades if grade not in there]
-            if missing:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    found = repaired(table, case, split, model, missing)
-                files.append_rows(asked.rows, [asdict(row) for row in found])
-                for row in found:
-                    sys.stdout.write(
-                        f"{table} {split} {model} {row.grade}: AUC {row.auc:.4f}, O "
-                        f"{row.overlap:.3f}, broken {_told(row.broken)}, {row.seconds:.0f} s\n"
-                    )
-                sys.stdout.flush()
+    cases = {table: TABLES[table]() for table in tables}
+    for split, table, model in product(range(first, last + 1), tables, models):
+        there = {
+            row.grade
+            for row in read_repairs(asked.rows)
+            if (row.table, row.split, row.model) == (table, split, model)
+        }
+        missing = [grade for grade in grades if grade not in there]
+        if missing:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = repaired(table, cases[table], split, model, missing)
+            files.append_rows(asked.rows, [asdict(row) for row in found])
+            for row in found:
+                sys.stdout.write(
+                    f"{table} {split} {model} {row.grade}: AUC {row.auc:.4f}, O "
+                    f"{row.overlap:.3f}, broken {_told(row.broken)}, {row.seconds:.0f} s\n"
+                )
+            sys.stdout.flush()
     sys.stdout.write("\n".join([*summary(read_repairs(asked.rows)), ""]))
 
 

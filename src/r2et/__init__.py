@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from r2et.training.objective import Objective as Objective
     from r2et.training.settings import FitSettings as FitSettings
     from r2et.training.trainer import fit as fit
+    from r2et.trees.stabilize import stabilize as stabilize
 
 __version__ = "0.2.0"
 
@@ -84,6 +85,7 @@ WHERE = {
     "read_graphs": "data.graphs",
     "read_image": "data.images",
     "repair": "preflight",
+    "stabilize": "trees.stabilize",
     "thickness": "metrics.thickness",
     "validate": "preflight",
 }

@@ -12,6 +12,10 @@ from r2et.core.arrays import Codes, Floats
 
 TREES = {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 8}
 """Small trees: where few attributes may interact, larger ones gain nothing and fit worse."""
+LARGE_TREES = {"learning_rate": 0.15, "max_leaf_nodes": 31, "l2_regularization": 30.0}
+"""Trees that look at all attributes at once gain by more leaves, held back, of many rows."""
+LARGE_ROWS = 10_000
+"""As many as that; they are grown once, as more of them gain little."""
 FEW_ROWS = 1000
 """Below, no rows are held to say when to stop, and there are as many trees as learn a little."""
 FEW_TREES = 60
@@ -92,20 +96,25 @@ def boosted(
     seed: int,
     weights: Floats | None = None,
     times: int = 1,
+    *,
+    large: bool = False,
 ) -> Ordered:
     """Boosted trees of which no tree looks at attributes of two of the sets `apart`.
 
-    Grown several `times`, each stopped by other rows, they follow chance less.
+    Grown several `times`, each stopped by other rows, they follow chance less. If they may be
+    `large`, they are where rows are many.
     """
     order = np.argsort(~np.array(words, dtype=bool), kind="stable")
     place = np.argsort(order)
     many = len(y) >= FEW_ROWS
+    large = large and len(y) >= LARGE_ROWS
+    settings = {**TREES, **(LARGE_TREES if large else {})}
     weights = np.ones(len(y)) if weights is None else weights
     coarse = Coarse.of(x, words, weights)
     seen, models = coarse(x)[:, order], []
-    for number in range(times if many else 1):
+    for number in range(times if many and not large else 1):
         model = HistGradientBoostingClassifier(
-            **(TREES if many else {**TREES, "max_iter": FEW_TREES}),
+            **(settings if many else {**settings, "max_iter": FEW_TREES}),
             categorical_features=np.array(words, dtype=bool)[order] if any(words) else None,
             interaction_cst=[{int(place[each]) for each in some} for some in apart],
             early_stopping=many,

@@ -11,6 +11,7 @@ log-loss + `broken` * share of people whose reasons break, the mean over widths
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -218,6 +219,7 @@ class _Search:
         signs = np.where(second, 1.0, -1.0)
         if not np.array_equal(signs, self.signs):
             self.signs = signs
+            self.turns = shown_as(signs, self.wish.side).astype(np.float32)
             said = self.people.contributions
             self.fixed = said.shape[-1]
             self.ranges = [self._range(at, each) for at, each in enumerate(self.steps)]
@@ -265,11 +267,11 @@ class _Search:
         reached = [points[np.minimum(low + step, high)] for step in range(most + 1)]
         if self.wish.side == "both":
             said = [np.abs(each[:, None] - usual) for each in reached]
-            return np.abs(here - usual), np.minimum.reduce(said), np.maximum.reduce(said)
+            return np.abs(here - usual), reduce(np.minimum, said), reduce(np.maximum, said)
         # What is usual shifts all alike: least and most are found before it is taken off.
-        turn = shown_as(self.signs[some], self.wish.side).astype(np.float32)
+        turn = self.turns[some]
         said, shift = [turn * each for each in reached], turn * usual
-        least, most_said = np.minimum.reduce(said), np.maximum.reduce(said)
+        least, most_said = reduce(np.minimum, said), reduce(np.maximum, said)
         return turn * here - shift, least[:, None] - shift, most_said[:, None] - shift
 
     def _rivals(self, place: int, *parts: slice) -> list[_Rivals]:
@@ -330,7 +332,8 @@ class _Search:
         here, least, most = self._range(place, steps, asked.people)
         among = here > rivals.last  # whether this number is a reason
         broken = np.where(among, least < rivals.floor, most > rivals.ceiling)
-        return broken.mean((1, 2)), self._shared(place, among, rivals)
+        shares = np.array([np.count_nonzero(each) / each.size for each in broken])
+        return shares, self._shared(place, among, rivals)
 
     def _shared(self, place: int, among: NDArray[np.bool_], rivals: _Rivals) -> float:
         """The mean overlap of the reasons of two people of one predicted class."""

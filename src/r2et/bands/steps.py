@@ -387,7 +387,7 @@ def with_trees(rows: Rows, found: Found, seed: int = 0, *, times: int = 1) -> St
     """The mean of a score and of trees that look at all attributes of the same bands at once."""
     cells, m = rows.within(found.bands).astype(np.float64), len(found.bands)
     words = [isinstance(each, WordBands) for each in found.bands]
-    model = boosted(cells, rows.y, words, [set(range(m))], seed, rows.weights, times)
+    model = boosted(cells, rows.y, words, [set(range(m))], seed, rows.weights, times, large=True)
     trees = Trees.of(model, range(m), np.zeros(m), found.bands)
     return replace(found.score, trees=trees)
 

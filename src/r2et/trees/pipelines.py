@@ -103,6 +103,8 @@ class Parts:
         if _is_single(kind):
             # Transformers compute in the precision of the table: more of it would not be theirs.
             column = column.astype(kind)
+        if not self.steps:
+            return _dense(column.to_frame())
         rows = self.usual.iloc[np.zeros(len(column), dtype=np.intp)].reset_index(drop=True)
         rows.isetitem(place, column.array)
         return _dense(self.shown(rows))[:, self.features(place)]
@@ -210,6 +212,8 @@ def _is_what_it_shows(model: Any, front: Sequence[Any], probe: pd.DataFrame) -> 
 
 def _is_apart(parts: Parts, probe: pd.DataFrame, shown: Values) -> bool:
     """Whether each column, shuffled, changes no features but its own."""
+    if not parts.steps:
+        return True
     draw = np.random.default_rng(0)
     sources = np.array(parts.sources, dtype=np.intp)
     for place in range(probe.shape[1]):

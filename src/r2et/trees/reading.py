@@ -20,6 +20,8 @@ from r2et.data.cells import as_word
 from r2et.trees.cells import CellTrees
 from r2et.trees.leaves import Asking, LeafTable
 
+LARGEST_KEY = 2**62
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Told:
@@ -68,8 +70,16 @@ def cells_of(trees: CellTrees, rows: pd.DataFrame) -> Codes:
 
 def _different(cells: Codes) -> tuple[Codes, Codes]:
     """The different rows of cells, and which of them each row is."""
-    found, index = np.unique(cells, axis=0, return_inverse=True)
-    return found, index.ravel()
+    keys = np.zeros(len(cells), dtype=np.int64)
+    for column in cells.T:
+        count = int(column.max(initial=0)) + 1
+        if (int(keys.max(initial=0)) + 1) * count > LARGEST_KEY:
+            keys = pd.factorize(keys)[0]
+        keys = keys * count + column
+    index = pd.factorize(keys)[0]
+    first = np.zeros(int(index.max(initial=-1)) + 1, dtype=np.intp)
+    first[index[::-1]] = np.arange(len(cells))[::-1]
+    return cells[first], index
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -56,6 +56,8 @@ LEAST_LEARNT = 250  # rows that a penalty can be chosen on
 KINDS = 500  # rows that show what kinds of values each column has
 LEAST_OWN = 0.75
 """The share of people's own reasons that a reading keeps."""
+NEAR_LIMIT = 0.25
+"""What using up a limit on AUC or O counts beside all that was broken."""
 STOPPED_BY, PATIENCE = 0.15, 50
 """Share of rows held to stop by, and rounds without a gain where a model does not tell them."""
 
@@ -83,7 +85,8 @@ class Tried:
     """What one penalty did on held rows, and whether it kept to the limits.
 
     `widest` says that people near an edge were those within the largest width, else it is the mean
-    over all of them.
+    over all of them. Of trials within the limits the one of the smallest `worth` is chosen: the
+    share of what was broken that still is, and a little for what it takes of the limits.
     """
 
     penalty: float
@@ -91,6 +94,7 @@ class Tried:
     edges: int
     measured: Measured
     within: bool
+    worth: float = math.inf
     chosen: bool = False
 
 
@@ -114,9 +118,14 @@ class Stabilized:
     tried: tuple[Tried, ...]
 
     @property
+    def chosen(self) -> Tried:
+        """The trial that was chosen; of several grades the one of smallest `worth` is best."""
+        return next(each for each in self.tried if each.chosen)
+
+    @property
     def held(self) -> bool:
         """Whether AUC and O kept to the limits on held rows."""
-        return any(each.chosen and each.within for each in self.tried)
+        return self.chosen.within
 
     def __str__(self) -> str:
         """What was done, in a few sentences."""
@@ -234,7 +243,7 @@ def stabilize(
         auc_loss,
         overlap_gain,
     )
-    best = next(each for each in tried if each.chosen)
+    [best] = (each for each in tried if each.chosen)
     [edges] = _edges(asked, own, X, np.asarray(y), [(best.penalty, best.widest)])
     reference = X.iloc[spread_rows(codes, np.ones(len(X)), min(AGAINST, len(X)), random_state)]
     if grade == "reading":
@@ -344,13 +353,13 @@ class _Asked:
 
 
 def _parts(codes: Codes, seed: int) -> list[Mask]:
-    """Fifths of the rows that are held one after another: all of few rows, of many one."""
+    """Fifths of the rows that are held one after another: all of few rows, of many three."""
     if len(codes) < LEAST_LEARNT or np.bincount(codes).min() < LEAST_LEARNT // 10:
         raise ValueError(
             f"stabilize chooses on held rows and needs {LEAST_LEARNT}, a tenth of each class, got "
             f"{len(codes)}: bring more, or set bands by hand with BandValues."
         )
-    times = 5 if len(codes) <= FEW else 3 if len(codes) <= 4 * FEW else 1
+    times = 5 if len(codes) <= FEW else 3
     fifths = StratifiedKFold(5, shuffle=True, random_state=seed).split(codes, codes)
     return [np.isin(np.arange(len(codes)), held) for _, held in islice(fifths, times)]
 
@@ -400,23 +409,24 @@ def _chosen(
     """The trials, each with whether it kept to the limits, one of them chosen.
 
     Of those within, the one that breaks least beside what the model did, at the width that fares
-    worst. If there is none, going beyond a limit by as much again weighs as all that was broken.
+    worst; held rows tell all this roughly only, so that coming near to a limit counts a little,
+    too. If there is none, going beyond a limit by as much again weighs as all that was broken.
     """
-    shares = [
-        max(now / max(was, 1e-9) for now, was in zip(m.broken, before.broken, strict=True))
-        for m in (each.measured for each in tried)
-    ]
-    beyond = [
-        max(0.0, (before.auc - m.auc) / max(auc_loss, 1e-9) - 1)
-        + max(0.0, (m.overlap - before.overlap) / max(overlap_gain, 1e-9) - 1)
-        + max(0.0, (LEAST_OWN - (1.0 if m.own is None else m.own)) / (1 - LEAST_OWN))
-        for m in (each.measured for each in tried)
-    ]
-    order = sorted(range(len(tried)), key=lambda at: (beyond[at] > 0, beyond[at] + shares[at], at))
-    return [
-        replace(each, within=beyond[at] <= 0, chosen=at == order[0])
-        for at, each in enumerate(tried)
-    ]
+    found = []
+    for each in tried:
+        now = each.measured
+        kept = [own / max(was, 1e-9) for own, was in zip(now.broken, before.broken, strict=True)]
+        spent = [
+            max(0.0, before.auc - now.auc) / max(auc_loss, 1e-9),
+            max(0.0, now.overlap - before.overlap) / max(overlap_gain, 1e-9),
+        ]
+        foreign = max(0.0, (LEAST_OWN - (1.0 if now.own is None else now.own)) / (1 - LEAST_OWN))
+        beyond = sum(max(0.0, share - 1) for share in spent) + foreign
+        found.append(
+            replace(each, within=beyond <= 0, worth=max(kept) + NEAR_LIMIT * sum(spent) + beyond)
+        )
+    best = min(range(len(found)), key=lambda at: (not found[at].within, found[at].worth))
+    return [replace(each, chosen=at == best) for at, each in enumerate(found)]
 
 
 def _mean(several: Sequence[Measured]) -> Measured:
