@@ -21,6 +21,7 @@ from reproduction.reasons.guard import COMPARED, GUARD, GUARDED, guarded, read_g
 from reproduction.reasons.models import MODELS
 from reproduction.reasons.networks import NETWORKS
 from reproduction.reasons.page import PAGE, PICTURE, page
+from reproduction.reasons.repair import read_repairs
 from reproduction.reasons.rows import (
     BOUNDS,
     ROWS,
@@ -58,7 +59,7 @@ def main(given: Sequence[str] | None = None) -> None:
     (_guard if asked.guard else _study)(tables, splits, models)
     rows, bounds = read_rows(), read_bounds()
     files.write_text(PICTURE, file_of(partial(frontier, rows, bounds)))
-    files.write_text(PAGE, page(rows, bounds, read_guard()))
+    files.write_text(PAGE, page(rows, bounds, read_guard(), read_repairs()))
 
 
 def _study(tables: Sequence[str], splits: Sequence[int], models: Sequence[str]) -> None:

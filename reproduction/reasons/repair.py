@@ -222,43 +222,75 @@ class _Judge:
 
 def read_repairs(path: Path = REPAIRS) -> list[Repair]:
     """The rows that are kept."""
-    return [Repair(**each) for each in files.read_rows(path)]
+    return [Repair(**each) for each in files.read_rows(path)] if path.exists() else []
 
 
-def summary(rows: Sequence[Repair]) -> list[str]:
-    """A line for each table, model and grade: the means over the splits that have both."""
-    by: dict[tuple[str, str, str], dict[int, Repair]] = {}
-    for row in rows:
-        by.setdefault((row.table, row.model, row.grade), {})[row.split] = row
-    lines = [
-        "| table | model | grade | splits | AUC | change | O, % | change | broken, % | was | met |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for (table, model, grade), own in by.items():
-        plain = by.get((table, model, PLAIN), {})
-        splits = sorted(own.keys() & plain.keys())
-        if grade != PLAIN and splits:
-            pairs = [(plain[split], own[split]) for split in splits]
-            lines.append(_line(table, model, grade, pairs))
+BEST = "best"
+"""The grade that held rows favour, split by split."""
+HEADS = "model | grade | splits | AUC | change | O, % | change | broken, % | was | asked |"
+
+
+def repairs_table(rows: Sequence[Repair]) -> list[str]:
+    """A line for each table, model and grade: the means over the splits that have all grades."""
+    pairs = _pairs(rows)
+    lines = [f"| table | {HEADS}", "|---|---|---|---|---|---|---|---|---|---|---|"]
+    lines += [_line(table, model, grade, own) for (table, model, grade), own in pairs.items()]
     return lines
 
 
+def repairs_told(rows: Sequence[Repair]) -> list[str]:
+    """On how many tables each model keeps to what is asked for, by the grade held rows favour."""
+    lines = []
+    pairs = _pairs(rows)
+    for model in REPAIRED:
+        own = {at[0]: each for at, each in pairs.items() if at[1:] == (model, BEST)}
+        kept = [table for table, each in own.items() if _is_met(each)]
+        if own:
+            lines.append(f"- {model}: {len(kept)} of {len(own)} tables ({', '.join(kept)})")
+    return lines
+
+
+def _pairs(
+    rows: Sequence[Repair],
+) -> dict[tuple[str, str, str], list[tuple[Repair, Repair]]]:
+    """By table, model and grade: the model as it was and after it, split by split."""
+    by: dict[tuple[str, str, int], dict[str, Repair]] = {}
+    for row in rows:
+        by.setdefault((row.table, row.model, row.split), {})[row.grade] = row
+    found: dict[tuple[str, str, str], list[tuple[Repair, Repair]]] = {}
+    for table, model in product(TABLES, REPAIRED):
+        for (*where, _), own in sorted(by.items()):
+            if where == [table, model] and {PLAIN, *GRADES} <= own.keys():
+                best = min((own[g] for g in GRADES), key=lambda row: (not row.held, row.worth))
+                for grade, row in {BEST: best, **{g: own[g] for g in GRADES}}.items():
+                    found.setdefault((table, model, grade), []).append((own[PLAIN], row))
+    return found
+
+
 def _line(table: str, model: str, grade: str, pairs: Sequence[tuple[Repair, Repair]]) -> str:
-    auc = fmean(after.auc for _, after in pairs)
-    lost = auc - fmean(before.auc for before, _ in pairs)
-    shared = fmean(after.overlap for _, after in pairs)
-    gained = shared - fmean(before.overlap for before, _ in pairs)
-    were, now = (_broken([pair[place] for pair in pairs]) for place in (0, 1))
-    held = (
-        lost >= -AUC_LOSS
-        and gained <= OVERLAP_GAIN
+    auc, shared, now = _means([after for _, after in pairs])
+    was_auc, was_shared, were = _means([before for before, _ in pairs])
+    name = f"**{grade}**" if grade == BEST else grade
+    return (
+        f"| {table} | {model} | {name} | {len(pairs)} | {auc:.4f} | {auc - was_auc:+.4f} "
+        f"| {100 * shared:.1f} | {100 * (shared - was_shared):+.1f} | {_told(now)} | {_told(were)} "
+        f"| {'met' if _is_met(pairs) else 'missed'} |"
+    )
+
+
+def _is_met(pairs: Sequence[tuple[Repair, Repair]]) -> bool:
+    auc, shared, now = _means([after for _, after in pairs])
+    was_auc, was_shared, were = _means([before for before, _ in pairs])
+    return (
+        auc - was_auc >= -AUC_LOSS
+        and shared - was_shared <= OVERLAP_GAIN
         and all(now[width] <= BROKEN * were[width] for width in were)
     )
-    return (
-        f"| {table} | {model} | {grade} | {len(pairs)} | {auc:.4f} | {lost:+.4f} "
-        f"| {100 * shared:.1f} | {100 * gained:+.1f} | {_told(now)} | {_told(were)} "
-        f"| {'yes' if held else 'no'} |"
-    )
+
+
+def _means(rows: Sequence[Repair]) -> tuple[float, float, dict[str, float]]:
+    """AUC, O and the shares broken."""
+    return fmean(row.auc for row in rows), fmean(row.overlap for row in rows), _broken(rows)
 
 
 def _broken(rows: Sequence[Repair]) -> dict[str, float]:
@@ -308,7 +340,8 @@ def main(given: Sequence[str] | None = None) -> None:
                     f"{row.overlap:.3f}, broken {_told(row.broken)}, {row.seconds:.0f} s\n"
                 )
             sys.stdout.flush()
-    sys.stdout.write("\n".join([*summary(read_repairs(asked.rows)), ""]))
+    rows = read_repairs(asked.rows)
+    sys.stdout.write("\n".join([*repairs_table(rows), "", *repairs_told(rows), ""]))
 
 
 if __name__ == "__main__":

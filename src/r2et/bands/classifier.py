@@ -98,8 +98,9 @@ STILL_BANDS = 32
 """Bands of a number that no move changes: nothing is lost by having many."""
 ROWS_TO_TRY = 12_000
 """Rows that a weight is chosen on: of more, some."""
-TURNS = 160
-"""How often some number is gone through while one weight is tried, if sweeps are not fewer."""
+TURNS, FEW_TURNS = 160, 40
+"""How often some number is gone through while one weight is tried, and on several parts of few
+rows, if sweeps are not fewer."""
 FEW_JUDGED = 1000
 """People whose reasons are judged while a weight is chosen."""
 TIMES = 2
@@ -364,6 +365,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         crowd = _crowd(teacher.rows)
         # Where accuracy asks for less weight, edges come cheaper and the teacher is followed.
         share = crowd * (max(weight / self.weight, LEAST_SHARE) if self.weight else 1.0)
+        turns = TURNS if parts == 1 else FEW_TURNS
         wish = Wish(
             k=self.k_,
             side=self.side,
@@ -379,7 +381,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             overlap_gain=self.overlap_gain,
             begin=begin,
             # Of many numbers, and on each of several parts, fewer sweeps must do.
-            sweeps=min(SWEEPS, max(2, TURNS // (parts * max(1, len(teacher.rows.values))))),
+            sweeps=min(SWEEPS, max(2, turns // (parts * max(1, len(teacher.rows.values))))),
             seed=self.random_state,
         )
 
