@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from r2et.attacks import ATTACKS
@@ -84,6 +85,23 @@ def test_the_python_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_every_page_is_in_the_navigation(page: Path) -> None:
     assert str(page.relative_to(ROOT / "docs")) in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def test_the_example_of_a_credit_officer_goes_from_a_file_to_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ROOT.parent / "shared" / "data" / "tables" / "uci_credit.csv.xz"
+    if not whole.exists():
+        pytest.skip("default of credit card clients is not beside the project")
+    sample = pd.read_csv(whole).drop(columns="ID").sample(1500, random_state=0)
+    sample.to_csv(tmp_path / "loans.csv", index=False)
+    given = ["credit_officer.py", str(tmp_path / "loans.csv"), "Default", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", given)
+    runpy.run_path(str(ROOT / "examples" / "credit_officer.py"))
+    told = capsys.readouterr().out
+    assert re.search(r"{'certified': \d+, 'broken': \d+, 'undetermined': 0}", told)
+    assert "but:" in told
+    assert (tmp_path / "out" / "audit.html").exists()
 
 
 def test_the_readme_is_short() -> None:
