@@ -262,7 +262,7 @@ def _pairs(
         for (*where, _), own in sorted(by.items()):
             if where == [table, model] and {PLAIN, *GRADES} <= own.keys():
                 best = min((own[g] for g in GRADES), key=lambda row: (not row.held, row.worth))
-                for grade, row in {BEST: best, **{g: own[g] for g in GRADES}}.items():
+                for grade, row in [(BEST, best), *((g, own[g]) for g in GRADES)]:
                     found.setdefault((table, model, grade), []).append((own[PLAIN], row))
     return found
 

@@ -13,6 +13,7 @@ from made_people import people
 from r2et.bands.contributions import contributions
 from r2et.evaluation.moves import Additive
 from r2et.report.charts import file_of
+from r2et.trees import stabilize
 from reproduction.reasons import models, rows
 from reproduction.reasons.__main__ import main
 from reproduction.reasons.frontier import dots, frontier, middle
@@ -26,7 +27,16 @@ from reproduction.reasons.guard import (
     guarded,
     read_guard,
 )
-from reproduction.reasons.page import PAGE, PICTURE, page
+from reproduction.reasons.page import NEW, PAGE, PICTURE, page
+from reproduction.reasons.repair import (
+    PLAIN,
+    REPAIRS,
+    Repair,
+    read_repairs,
+    repaired,
+    repairs_table,
+    repairs_told,
+)
 from reproduction.reasons.rows import (
     BOUNDS,
     ROWS,
@@ -154,12 +164,14 @@ def test_leaves_of_lightgbm_are_read() -> None:
 
 
 def test_the_committed_page_is_the_one_its_rows_make() -> None:
-    own, bounds, guard = (
+    own, bounds, guard, repairs = (
         read_rows(ROOT / ROWS),
         read_bounds(ROOT / BOUNDS),
         read_guard(ROOT / GUARD),
+        read_repairs(ROOT / REPAIRS),
     )
-    assert (ROOT / PAGE).read_text("utf-8") == page(own, bounds, guard), "run `make reasons`."
+    text = page(own, bounds, guard, repairs)
+    assert (ROOT / PAGE).read_text("utf-8") == text, "run `make reasons`."
     if f"matplotlib=={mpl.__version__}" in (ROOT / "constraints.txt").read_text():
         drawn = file_of(lambda colours: frontier(own, bounds, colours))
         assert (ROOT / PICTURE).read_text("utf-8") == drawn, "run `make reasons`."
@@ -179,11 +191,66 @@ def test_what_is_asked_beside_lightgbm(changed: dict[str, Any], verdict: str) ->
     [line] = [line for line in text.splitlines() if line.startswith("| compas, ±1 / ±2 |")]
     assert line.endswith(f" | {verdict} |")
     # Splits of these two alone have a table of their own, and none of other splits counts there.
-    new = [a_row("lightgbm", 40), a_row("stable", 40, **changed)]
+    new = [a_row("lightgbm", NEW[0]), a_row("stable", NEW[0], **changed)]
     both = page([a_row("lightgbm"), a_row("stable"), a_row("lr"), *new], [], []).splitlines()
     first, second = (line for line in both if line.startswith("| compas, ±1 / ±2 |"))
     assert first == line
     assert second.endswith("| no: broken at ±1 (100 %), broken at ±2 (100 %) |")
+
+
+def a_repair(grade: str, split: int = 55, **changed: Any) -> Repair:
+    given: dict[str, Any] = {
+        "auc": 0.8,
+        "overlap": 0.4,
+        "broken": {"±1": 0.2, "±2": 0.4},
+        "kept": {"±1": 0.9, "±2": 0.8},
+        "penalty": None,
+        "edges": 0,
+        "held": True,
+        "worth": 1.0,
+        "difference": None,
+        "own": None,
+        "seconds": 1.0,
+    }
+    return Repair(table="compas", split=split, model="hgb", grade=grade, **given | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({"broken": {"±1": 0.1, "±2": 0.2}, "auc": 0.798, "overlap": 0.42}, "met"),
+        ({"broken": {"±1": 0.1, "±2": 0.21}}, "missed"),
+        ({"broken": {"±1": 0.0, "±2": 0.0}, "auc": 0.796}, "missed"),
+        ({"broken": {"±1": 0.0, "±2": 0.0}, "overlap": 0.44}, "missed"),
+    ],
+)
+def test_repairs_are_told_by_the_grade_that_held_rows_favour(
+    changed: dict[str, Any], verdict: str
+) -> None:
+    others = [a_repair("bands", worth=0.1, held=False), a_repair("additive", worth=0.6)]
+    rows = [a_repair(PLAIN), *others, a_repair("reading", worth=0.5, **changed)]
+    # A split on which a grade is missing is left out.
+    table = repairs_table([*rows, a_repair(PLAIN, 56), a_repair("reading", 56, auc=0.1)])
+    best, *_, reading = table[2:]
+    assert best.startswith("| compas | hgb | **best** | 1 | ")
+    assert best.split("|")[4:] == reading.split("|")[4:]
+    assert best.endswith(f"| {verdict} |")
+    kept = "1 of 1 tables (compas)" if verdict == "met" else "0 of 1 tables ()"
+    assert repairs_told(rows) == [f"- hgb: {kept}"]
+    assert f"- hgb: {kept}" in page([a_row("stable")], [], [], rows)
+
+
+def test_a_repair_is_measured_beside_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"PENALTIES": (0.5,), "FEW": 100, "MOVES": 4, "PEOPLE": 50}
+    for name, value in small.items():
+        monkeypatch.setattr(stabilize, name, value)
+    case = a_case(500, age=3.0)
+    before, after = repaired("compas", case, 55, "hgb", [PLAIN, "reading"])
+    assert (before.grade, before.edges, before.worth) == (PLAIN, 0, 1.0)
+    assert after.auc == before.auc  # it predicts what it did
+    assert after.broken["near"] < before.broken["near"]
+    assert after.own is not None
+    assert after.difference is not None
 
 
 def test_models_as_good_in_everything_are_named() -> None:
