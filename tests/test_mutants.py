@@ -18,7 +18,7 @@ def test_there_are_enough_in_every_area() -> None:
     areas = {re.sub(r"src/r2et/(\w+)(\.py|/).*", r"\1", mutation.path) for mutation in MUTATIONS}
     assert areas == {
         *("actionable", "attacks", "auditing", "bands", "certification", "core", "evaluation"),
-        *("experiments", "explainers", "methods", "metrics", "theory", "training"),
+        *("experiments", "explainers", "methods", "metrics", "theory", "training", "trees"),
     }
 
 

@@ -314,6 +314,8 @@ def test_a_score_on_the_threshold_is_decided_as_the_row_itself_is() -> None:
     scores = free.trees.table.scores(free.trees.cells(x.iloc[40:46]))[:, 0]
     for score in scores:
         asked = TreeReasons(trees=free.trees, against=free.against, cut=float(score))
+        # At the threshold it is met.
+        assert (asked.decided(free.trees.cells(x.iloc[40:46])) == (scores >= score)).all()
         question = Question(k=2, side="both")
         told = asked.verdicts(x.iloc[40:46], BOX, question, enumerated=0)
         check_same(told, brute(asked, x.iloc[40:46], BOX, question))
