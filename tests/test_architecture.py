@@ -86,3 +86,9 @@ def test_no_module_is_hidden_by_a_function_of_its_name() -> None:
         }
         hidden = name.split(".")[-1] in exported and package != SOURCE
         assert not hidden, f"{package.name}/__init__ hides the module {name} by what it imports"
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    # Two of one name cannot be collected in one run, whichever folders they are in.
+    names = [path.name for path in Path(__file__).parent.rglob("*.py")]
+    assert sorted(set(names)) == sorted(names)
