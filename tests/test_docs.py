@@ -67,7 +67,7 @@ REGISTRIES = (ATTACKS, DATASETS, EXPLAINERS, METHODS, METRICS, OPERATIONS, PERTU
         ROOT / "docs" / "guides" / "contributions.md",
         ROOT / "docs" / "guides" / "stable-classifier.md",
         ROOT / "docs" / "guides" / "training.md",
-        ROOT / "docs" / "guides" / "trees.md",
+        pytest.param(ROOT / "docs" / "guides" / "trees.md", marks=pytest.mark.slow),
     ],
     ids=lambda p: p.stem,
 )

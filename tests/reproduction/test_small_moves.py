@@ -181,7 +181,7 @@ def test_the_committed_page_is_the_one_its_rows_make() -> None:
     ("changed", "verdict"),
     [
         ({"broken": {"±1": 0.1, "±2": 0.2}, "auc": 0.797, "overlap": 0.42}, "yes"),
-        ({"broken": {"±1": 0.1, "±2": 0.21}}, "no: broken at ±2 (52 %)"),
+        ({"broken": {"±1": 0.1, "±2": 0.21}}, "no: broken at ±2 (52.5 %)"),
         ({"broken": {"±1": 0.0, "±2": 0.0}, "auc": 0.795}, "no: AUC (-0.0050)"),
         ({"broken": {"±1": 0.0, "±2": 0.0}, "overlap": 0.44}, "no: O (+4.0)"),
     ],
@@ -195,7 +195,7 @@ def test_what_is_asked_beside_lightgbm(changed: dict[str, Any], verdict: str) ->
     both = page([a_row("lightgbm"), a_row("stable"), a_row("lr"), *new], [], []).splitlines()
     first, second = (line for line in both if line.startswith("| compas, ±1 / ±2 |"))
     assert first == line
-    assert second.endswith("| no: broken at ±1 (100 %), broken at ±2 (100 %) |")
+    assert second.endswith("| no: broken at ±1 (100.0 %), broken at ±2 (100.0 %) |")
 
 
 def a_repair(grade: str, split: int = 55, **changed: Any) -> Repair:

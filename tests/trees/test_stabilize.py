@@ -192,6 +192,7 @@ def test_a_reading_is_audited_and_says_how_far_it_is_from_people() -> None:
     assert told == beside["band's reasons"].tolist()
 
 
+@pytest.mark.slow
 def test_what_trees_say_behind_bands_is_what_the_pipeline_says() -> None:
     x, y = _people()
     encoder = make_column_transformer(

@@ -108,11 +108,6 @@ def _apart(model: Estimator) -> tuple[Pipeline | None, NetworkClassifier]:
         steps, classifier = None, model
     else:
         steps, classifier = (model[:-1] if len(model) > 1 else None), model[-1]
-    if not isinstance(classifier, NetworkClassifier):
-        raise ValueError(
-            f"a pipeline must end in a NetworkClassifier to be audited, got one that ends in a "
-            f"{type(classifier).__name__}."
-        )
     if not hasattr(classifier, "model_"):
         raise ValueError("the classifier is not fitted yet: call fit before the audit.")
     return steps, classifier

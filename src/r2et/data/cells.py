@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from r2et.data.features import MISSING
@@ -77,6 +76,8 @@ def as_word(value: Any) -> str:
     >>> as_word(10.0), as_word(True), as_word(None)
     ('10', 'True', 'missing')
     """
+    import pandas as pd  # whoever has such values has loaded it; reading files does not need it
+
     return MISSING if pd.isna(value) else word_in(str(value))
 
 

@@ -197,7 +197,12 @@ def audit(
         if is_fitted_model(each.classifier) and not is_estimator(each.classifier)
     }
     if fitted:
-        if len(fitted) < len(models) or explain == "slopes":
+        if explain == "slopes":
+            raise ValueError(
+                f"slopes are gradients of networks, and {next(iter(fitted))!r} is none: leave out "
+                "explain, and its contributions are audited."
+            )
+        if len(fitted) < len(models):
             raise ValueError(
                 "models of other libraries are audited by their contributions, and beside their "
                 "like only: audit the others by themselves."
