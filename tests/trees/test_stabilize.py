@@ -1,6 +1,7 @@
 """Boosted trees made stable: what comes back is an ordinary model, and its reasons break less."""
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import lightgbm
@@ -190,6 +191,10 @@ def test_a_reading_is_audited_and_says_how_far_it_is_from_people() -> None:
     assert "median person of each band" in page
     told = [tuple(reason.attribute for reason in each.reasons) for each in found.decisions]
     assert told == beside["band's reasons"].tolist()
+    # A model that was fitted again is not the one that bands were made for.
+    other = replace(reading, model=clone(model).fit(x, 1 - y))
+    with pytest.raises(ValueError, match="make the reading again"):
+        audit(other, x[:50], k=2, tolerance=tolerance)
 
 
 @pytest.mark.slow

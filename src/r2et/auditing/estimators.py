@@ -250,6 +250,12 @@ def _known(
     if isinstance(model, Ensemble):
         return ensemble_model(model, rows), None
     if isinstance(model, Reading):
+        worst = _apart_from(model.cells, model, table.form, rows, classes)
+        if not worst <= LIKE:
+            raise ValueError(
+                f"the model of this reading gives probabilities that differ by {worst:.1e} from "
+                "those it had when its bands were made: make the reading again."
+            )
         return model.cells, None
     kind = type(model).__name__
     try:
@@ -265,15 +271,26 @@ def _known(
         return None, briefly(problem)
     if found is None:
         return None, f"the form of a {kind} is not known."
-    own = _probabilities(found, table.form, rows[:COMPARED], classes)
-    theirs = np.asarray(model.predict_proba(table.form.given(table.form.told(rows[:COMPARED]))))
-    worst = float(np.abs(own - theirs).max(initial=0.0))
+    worst = _apart_from(found, model, table.form, rows, classes)
     if not worst <= LIKE:
         return None, (
             f"what is known of the {kind} gives probabilities that differ by {worst:.1e} from its "
             "own."
         )
     return found, None
+
+
+def _apart_from(
+    found: CellTrees | LinearSum,
+    model: Any,
+    form: TableForm,
+    rows: pd.DataFrame,
+    classes: Sequence[str],
+) -> float:
+    """The largest difference of the probabilities of a form from those that the model gives."""
+    some = rows[:COMPARED]
+    theirs = np.asarray(model.predict_proba(form.given(form.told(some))))
+    return float(np.abs(_probabilities(found, form, some, classes) - theirs).max(initial=0.0))
 
 
 def _probabilities(
