@@ -23,12 +23,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
 from r2et.core import files
-from r2et.evaluation.moves import drawn_moves, every_move, labels_of, under_moves
+from r2et.evaluation.moves import labels_of, under_moves
 from r2et.trees.reading import Told
 from r2et.trees.stabilize import GRADES, behind, explained, fitted_like, stabilize
 from reproduction.reasons.models import widths_of
-from reproduction.reasons.rows import DECISIONS, DRAWS, REFERENCE, SAMPLED, TOP, parts_of
-from reproduction.reasons.tables import TABLES, Case, Floats, numbers_of
+from reproduction.reasons.rows import DECISIONS, DRAWS, REFERENCE, TOP, moves_of, parts_of
+from reproduction.reasons.tables import TABLES, Case, Floats
 
 REPAIRS = Path("docs/reasons/repair.jsonl")
 PLAIN = "plain"
@@ -169,20 +169,8 @@ class _Judge:
         draw = np.random.default_rng(split)
         judged = everything.iloc[test].reset_index(drop=True)
         people = judged[:DECISIONS]
-        limits = {name: (own.min(), own.max()) for name, own in numbers_of(case)}
-        whole = {name: bool((own == own.round()).all()) for name, own in numbers_of(case)}
         references = [x.iloc[draw.choice(len(x), REFERENCE)] for _ in range(DRAWS)]
-        moved = {}
-        for width, widths in case.moves.items():
-            made = (
-                every_move(people, widths)
-                if case.every
-                else drawn_moves(people, widths, whole, SAMPLED, draw)
-            )
-            moved[width] = [
-                each.assign(**{name: each[name].clip(*limits[name]) for name in widths})
-                for each in made
-            ]
+        moved = dict(moves_of(case, people, draw))
         return cls(judged=judged, people=people, moved=moved, references=references)
 
     def __call__(self, told: Told, y: Floats) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What is measured of a model on a split of a table: a row."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -61,6 +61,28 @@ def parts_of(table: str, rows: int, split: int) -> tuple[Codes, Codes]:
     return order[: rows * 3 // 10], order[rows * 3 // 10 :]
 
 
+def moves_of(
+    case: Case, people: pd.DataFrame, draw: np.random.Generator
+) -> Iterator[tuple[str, list[pd.DataFrame]]]:
+    """The name of each width, and people after moves of it: all of them, or some drawn."""
+    limits = {name: (own.min(), own.max()) for name, own in numbers_of(case)}
+    whole = {name: bool((own == own.round()).all()) for name, own in numbers_of(case)}
+    for width, widths in case.moves.items():
+        made = (
+            every_move(people, widths)
+            if case.every
+            else drawn_moves(people, widths, whole, SAMPLED, draw)
+        )
+        # Nobody is younger than the youngest, and nobody has committed -1 offences.
+        yield (
+            width,
+            [
+                each.assign(**{name: each[name].clip(*limits[name]) for name in widths})
+                for each in made
+            ],
+        )
+
+
 def measured(table: str, case: Case, split: int, name: str) -> Row:
     """A model fitted to a split, and judged on its test rows."""
     test, learnt = parts_of(table, len(case.y), split)
@@ -73,21 +95,10 @@ def measured(table: str, case: Case, split: int, name: str) -> Row:
     small = [train_x.iloc[draw.choice(len(train_x), REFERENCE)] for _ in range(DRAWS)]
     large = [train_x.iloc[draw.choice(len(train_x), LARGE)]]
     people = judged[:DECISIONS]
-    limits = {name: (own.min(), own.max()) for name, own in numbers_of(case)}
-    whole = {name: bool((own == own.round()).all()) for name, own in numbers_of(case)}
-    found = {}
-    for width, widths in case.moves.items():
-        made = (
-            every_move(people, widths)
-            if case.every
-            else drawn_moves(people, widths, whole, SAMPLED, draw)
-        )
-        # Nobody is younger than the youngest, and nobody has committed -1 offences.
-        moved = [
-            each.assign(**{name: each[name].clip(*limits[name]) for name in widths})
-            for each in made
-        ]
-        found[width] = [under_moves(model, people, moved, each, TOP) for each in (small, large)]
+    found = {
+        width: [under_moves(model, people, moved, each, TOP) for each in (small, large)]
+        for width, moved in moves_of(case, people, draw)
+    }
     return Row(
         table=table,
         split=split,
