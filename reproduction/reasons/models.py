@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from r2et import StableBinner, StableClassifier
-from r2et.bands.leaves import Leaf, Leaves
 from r2et.core.rng import stream
 from r2et.evaluation.moves import (
     Additive,
@@ -57,40 +56,7 @@ def light_gbm(x: pd.DataFrame, y: Floats, case: Case) -> SpokenModel:
         categorical_feature=[i for i, name in enumerate(x) if name in labels],
         callbacks=[lightgbm.early_stopping(30, verbose=False)],
     )
-    told = model.booster_.dump_model(num_iteration=model.best_iteration_)["tree_info"]
-
-    def raw(z: Floats) -> Floats:
-        return np.asarray(model.predict(z, raw_score=True, num_iteration=model.best_iteration_))
-
-    return Ensemble(raw=raw, leaves=lambda values: _of_dump(told, values), labels=labels)
-
-
-def _of_dump(trees: list[dict[str, Any]], values: list[Floats]) -> Leaves:
-    """The leaves of LightGBM's own description of its trees."""
-    found: list[Leaf] = []
-    for tree in trees:
-        waiting: list[tuple[dict[str, Any], dict[int, Any]]] = [(tree["tree_structure"], {})]
-        while waiting:
-            node, asked = waiting.pop()
-            if "leaf_value" in node:
-                few = {at: mask for at, mask in asked.items() if not mask.all()}
-                leaf = Leaf(
-                    value=node["leaf_value"], attributes=tuple(few), masks=tuple(few.values())
-                )
-                found.append(leaf)
-                continue
-            at = node["split_feature"]
-            if node["decision_type"] == "==":
-                words = {float(word) for word in str(node["threshold"]).split("||")}
-                left = np.isin(values[at], list(words))
-            else:
-                left = values[at] <= node["threshold"]
-            for child, mask in ((node["left_child"], left), (node["right_child"], ~left)):
-                both = asked.get(at, np.ones_like(mask)) & mask
-                if both.any():
-                    waiting.append((child, {**asked, at: both}))
-    constant = float(sum(leaf.value for leaf in found if not leaf.attributes))
-    return Leaves(leaves=[leaf for leaf in found if leaf.attributes], constant=constant)
+    return Ensemble.of(model, x, labels)
 
 
 def boosting_machine(x: pd.DataFrame, y: Floats, case: Case) -> SpokenModel:

@@ -17,12 +17,12 @@ from sklearn.linear_model import LogisticRegression
 
 from r2et.bands.classifier import StableClassifier
 from r2et.bands.contributions import contributions
-from r2et.bands.leaves import Leaves, leaves_of
 from r2et.bands.scores import StepScore
 from r2et.evaluation.moved import Reasons, UnderMoves
+from r2et.trees.reading import Told
+from r2et.trees.stabilize import explained
 
 Floats = NDArray[Any]
-AT_ONCE = 100_000  # rows whose contributions are computed together
 
 
 class SpokenModel(Protocol):
@@ -60,33 +60,24 @@ class Additive:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ensemble:
-    """Boosted trees of columns in which words are numbers; every value is a band of its own.
+    """Boosted trees of columns in which words are numbers."""
 
-    `raw` gives log-odds of such rows, and `leaves` the leaves, given the values of each column.
-    """
-
-    raw: Callable[[Floats], Floats]
-    leaves: Callable[[list[Floats]], Leaves]
+    told: Told
     labels: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, model: Any, x: pd.DataFrame, labels: Mapping[str, Sequence[str]]) -> "Ensemble":
+        """A model that was fitted to such columns of these rows, read leaf by leaf."""
+        return cls(told=Told(trees=explained(model, _numbered_frame(x, labels))), labels=labels)
 
     def score(self, x: pd.DataFrame) -> Floats:
         """Log-odds of the second class: (N,)."""
-        return self.raw(numbered(x, self.labels))
+        return self.told.score(_numbered_frame(x, self.labels))
 
     def contributions(self, x: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
         """Shapley values of the columns against each of D references: (D, N, m)."""
-        rows = [numbered(each, self.labels) for each in (x, *references)]
-        values, own, rest = _cells(rows)
-        leaves = self.leaves(values)
-        if not np.allclose(leaves(own[:50]), self.raw(rows[0][:50]), atol=1e-6):
-            raise ValueError("the leaves of these trees do not say what the trees say.")
-        return np.concatenate(
-            [
-                leaves.contributions(own[at : at + AT_ONCE], rest)
-                for at in range(0, len(own), AT_ONCE)
-            ],
-            1,
-        )
+        own, *rest = (_numbered_frame(each, self.labels) for each in (x, *references))
+        return self.told.contributions(own, rest)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,15 +134,6 @@ class Stable:
         return found
 
 
-def _cells(rows: Sequence[Floats]) -> tuple[list[Floats], Floats, Floats]:
-    """The values of each column, the cells of the first rows, and those of the others by draw."""
-    columns = [np.unique(each, return_inverse=True) for each in np.concatenate(rows).T]
-    cells = np.stack([index.ravel() for _, index in columns], 1)
-    first = len(rows[0])
-    rest = cells[first:].reshape(len(rows) - 1, -1, cells.shape[1])
-    return [values for values, _ in columns], cells[:first], rest
-
-
 def labels_of(x: pd.DataFrame) -> dict[str, list[str]]:
     """The words of each column that holds words."""
     words = [str(name) for name in x if not pd.api.types.is_numeric_dtype(x[name])]
@@ -198,29 +180,19 @@ def logistic_regression(
     return Additive(terms=terms, constant=float(model.intercept_[0]))
 
 
+def _numbered_frame(x: pd.DataFrame, labels: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    return pd.DataFrame(numbered(x, labels), columns=x.columns)
+
+
 def boosted_trees(x: pd.DataFrame, y: Floats, labels: Mapping[str, Sequence[str]]) -> Ensemble:
     """scikit-learn's boosted trees, stopped early where there are rows to stop by."""
-    order = [*labels, *(str(name) for name in x if name not in labels)]
-    places = [list(x.columns).index(name) for name in order]
     model = HistGradientBoostingClassifier(
-        categorical_features=[name in labels for name in order] if labels else None,
+        categorical_features=[name in labels for name in x] if labels else None,
         early_stopping=len(y) >= 1000,
         max_leaf_nodes=15,
         random_state=0,
-    ).fit(numbered(x, labels)[:, places], y)
-
-    def leaves(values: list[Floats]) -> Leaves:
-        shown = [values[place] for place in places]
-        found = leaves_of(model, shown, places)
-        if found is None:
-            raise ValueError("these trees cannot be read leaf by leaf: make them smaller.")
-        return found
-
-    return Ensemble(
-        raw=lambda rows: np.asarray(model.decision_function(rows[:, places])),
-        leaves=leaves,
-        labels=labels,
-    )
+    ).fit(numbered(x, labels), y)
+    return Ensemble.of(model, x, labels)
 
 
 # --- moves --------------------------------------------------------------------------------------
