@@ -214,6 +214,8 @@ DAMAGE: list[tuple[tuple[Any, ...], Any]] = [
     (("curves", "age", "score", 0), []),
     (("curves", "age", "people", 0), -1.0),
     (("score", "constant"), NAN),
+    (("score", "share"), -0.1),
+    (("score", "share"), 1.1),
     (("score", "constant"), "0"),
     (("score", "points", "0"), [1.0]),
     (("score", "points", "17"), [1.0]),

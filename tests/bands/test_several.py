@@ -1,5 +1,6 @@
 """Scores of several classes: what they add up to, and that accuracy is kept."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from r2et.bands.classifier import LostAccuracy
 from r2et.bands.contributions import margins, shapley_margins
 from r2et.bands.edges import Curve
 from r2et.bands.guard import Attempt, explained, least_auc, with_kept
-from r2et.bands.scores import CardScores, TreeScores
+from r2et.bands.scores import CardScores, Grown, TreeScores
 from r2et.bands.several import Told, band_means, card_of, penalty_at, tried
 from r2et.bands.steps import Rows, shown
 from r2et.bands.table import held_parts
@@ -204,7 +205,11 @@ def test_trees_speak_as_their_library_does(crossed: StableClassifier) -> None:
     read = several.trees_of(rows, bands, 3, 0)
     np.testing.assert_allclose(read(cells), model.decision_function(cells.astype(float)), atol=1e-9)
     assert all(each.leaves is not None for each in read.trees)
-    unread = [scores.replace(each, leaves=None, model=model) for each in read.trees]
+    shown = tuple(np.arange(each.count, dtype=float) for each in bands)
+    unread = [
+        replace(each, leaves=None, grown=(Grown(model=model, shown=shown, label=label),))
+        for label, each in enumerate(read.trees)
+    ]
     np.testing.assert_allclose(TreeScores(trees=tuple(unread))(cells), read(cells), atol=1e-9)
 
 

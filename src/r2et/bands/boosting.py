@@ -112,7 +112,7 @@ def boosted(
     weights = np.ones(len(y)) if weights is None else weights
     coarse = Coarse.of(x, words, weights)
     seen, models = coarse(x)[:, order], []
-    for number in range(times if many and not large else 1):
+    for number in range(times if many else 1):
         model = HistGradientBoostingClassifier(
             **(settings if many else {**settings, "max_iter": FEW_TREES}),
             categorical_features=np.array(words, dtype=bool)[order] if any(words) else None,

@@ -65,6 +65,7 @@ from r2et.bands.several import (
 from r2et.bands.steps import (
     JUDGED,
     START,
+    TIMES,
     TRUST,
     Found,
     Lines,
@@ -103,8 +104,6 @@ TURNS, FEW_TURNS = 160, 40
 rows, if sweeps are not fewer."""
 FEW_JUDGED = 1000
 """People whose reasons are judged while a weight is chosen."""
-TIMES = 2
-"""That the trees of the last teacher are grown; those that only judge a weight are grown once."""
 FEW_MOVING = 3
 """Numbers that can move, of which each has the whole weight: of more they share it."""
 MOST_TOGETHER = 16
@@ -298,7 +297,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         taught = self._teacher(rows, self._model(rows, teacher, TIMES), JUDGED)
         found = self._found(taught, weight, begin)
         self.score_: StepScore | CardScores | TreeScores = (
-            with_trees(rows, found, self.random_state, times=TIMES) if trees else found.score
+            with_trees(rows, found, self.random_state) if trees else found.score
         )
         curves = {rows.bands[at].name: curve for at, curve in taught.curves.items()}
         self.binner_.take(table, found.bands, curves, rows.weights)
@@ -457,7 +456,7 @@ class StableClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         cells, weights = judged.within(found.bands), given(judged.weights)
         apart = blended = mean_auc(found.score(cells), judged.y, weights)
         if together:
-            score = with_trees(teacher.rows, found, self.random_state, times=1)
+            score = with_trees(teacher.rows, found, self.random_state, last=False)
             blended = mean_auc(score(cells), judged.y, weights)
         return found, apart, blended
 

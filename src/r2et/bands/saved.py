@@ -83,6 +83,7 @@ class SavedSteps:
     constant: float
     rest: SavedTrees | None
     trees: SavedTrees | None
+    share: float = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +184,7 @@ def saved_score(score: Score) -> SavedScore:
         constant=float(score.constant),
         rest=None if score.rest is None else _saved_trees(score.rest),
         trees=None if score.trees is None else _saved_trees(score.trees),
+        share=float(score.share),
     )
 
 
@@ -299,6 +301,7 @@ def _check_score(score: SavedScore, counts: Sequence[int], classes: int) -> None
     for place, points in score.points.items():
         _check(0 <= place < len(counts), "points are those of no attribute")
         _check(len(points) == counts[place], "a band has no points")
+    _check(0 <= score.share <= 1, "trees count as no share of the score")
     for some in (score.rest, score.trees):
         if some is not None:
             _check_trees(some, counts)
@@ -346,6 +349,7 @@ def restored_score(saved: SavedScore, bands: Sequence[Bands]) -> Score:
         constant=saved.constant,
         rest=None if saved.rest is None else _restored_trees(saved.rest, counts),
         trees=None if saved.trees is None else _restored_trees(saved.trees, counts),
+        share=saved.share,
     )
 
 
@@ -360,12 +364,7 @@ def _restored_trees(saved: SavedTrees, counts: Sequence[int]) -> Trees:
         )
         for each in saved.leaves
     ]
-    return Trees(
-        model=None,
-        among=saved.among,
-        usual=np.zeros(len(counts)),
-        leaves=Leaves(leaves=leaves, constant=saved.constant),
-    )
+    return Trees(among=saved.among, leaves=Leaves(leaves=leaves, constant=saved.constant))
 
 
 def restored_curve(saved: SavedCurve) -> Curve:

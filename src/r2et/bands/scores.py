@@ -1,7 +1,7 @@
 """Scores of cells: points of bands, trees of bands, and what each attribute adds to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,58 +22,70 @@ MIXED_AT_ONCE = 4_000_000  # scores of mixtures of people and a reference that a
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trees:
-    """Boosted trees that are shown the bands of the attributes `among`, all others as `usual`.
+class Grown:
+    """Boosted trees and the number that they are shown for each band, (bands,) of each attribute.
 
-    `leaves` are theirs, if they can be read, and then say everything; a `model` is there if not.
-    Of several classes they speak of one, the `label`.
+    An attribute that they do not look at is shown as one number, (1,). Of several classes they
+    speak of one, the `label`.
     """
 
-    model: Ordered | None
-    among: tuple[int, ...]
-    usual: Floats
-    leaves: Leaves | None
+    model: Ordered
+    shown: tuple[Floats, ...]
     label: int | None = None
 
-    @classmethod
-    def of(
-        cls,
-        model: Ordered,
-        among: Sequence[int],
-        usual: Floats,
-        bands: Sequence[Bands],
-        label: int | None = None,
-    ) -> "Trees":
-        """Trees with their leaves, which are taken only if they say the same."""
-        shown = [
-            np.arange(bands[place].count, dtype=np.float64)
-            if place in among
-            else usual[place : place + 1]
-            for place in model.order
-        ]
-        order = model.order.tolist()
-        read = [leaves_of(each, shown, order, label=label) for each in model.models]
+    def __call__(self, cells: Codes) -> Floats:
+        """Log-odds of cells: (N, m) -> (N,)."""
+        columns = zip(self.shown, cells.T, strict=True)
+        rows = np.stack([own[codes if len(own) > 1 else 0 * codes] for own, codes in columns], 1)
+        found = self.model.decision_function(rows)
+        return found if self.label is None else found[:, self.label]
+
+    def leaves(self) -> list[Leaves] | None:
+        """Those of each model, None if one of them cannot be read."""
+        order = self.model.order.tolist()
+        columns = [self.shown[place] for place in order]
+        read = [leaves_of(each, columns, order, label=self.label) for each in self.model.models]
         known = [each for each in read if each is not None]
-        leaves = mean_of(known) if len(known) == len(read) else None
-        found = cls(model=model, among=tuple(among), usual=usual, leaves=None, label=label)
+        return known if len(known) == len(read) else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trees:
+    """The mean of boosted trees of the attributes `among`.
+
+    `leaves` are theirs, if they can be read, and then say everything. If not, they are there as
+    they were `grown`.
+    """
+
+    among: tuple[int, ...]
+    leaves: Leaves | None
+    grown: tuple[Grown, ...] = ()
+
+    @classmethod
+    def of(cls, among: Sequence[int], *grown: Grown) -> "Trees":
+        """Trees with their leaves, which are taken only if they say the same."""
+        read = [each.leaves() for each in grown]
+        known = [leaves for each in read if each is not None for leaves in each]
+        leaves = None if None in read else mean_of(known)
+        found = cls(among=tuple(among), leaves=None, grown=grown)
         draw = np.random.default_rng(0)
-        some = draw.integers(0, [each.count for each in bands], (CHECKED, len(bands)))
+        of_each = zip(*(each.shown for each in grown), strict=True)
+        counts = [max(len(own) for own in shown) for shown in of_each]
+        some = draw.integers(0, counts, (CHECKED, len(counts)))
         if leaves is not None and np.allclose(leaves(some), found(some), atol=1e-9):
-            return replace(found, model=None, leaves=leaves)
+            return cls(among=found.among, leaves=leaves)
         return found
 
     def __call__(self, cells: Codes) -> Floats:
         """Log-odds of cells: (N, m) -> (N,)."""
         if self.leaves is not None:
             return self.leaves(cells)
-        model = self.model
-        assert model is not None
+        weights = np.array([len(each.model.models) for each in self.grown], dtype=np.float64)
 
         def said(different: Codes) -> Floats:
-            rows = np.repeat(self.usual[None], len(different), 0)
-            rows[:, self.among] = different
-            found = model.decision_function(rows)
-            return found if self.label is None else found[:, self.label]
+            mixed = np.zeros((len(different), cells.shape[1]), dtype=different.dtype)
+            mixed[:, self.among] = different
+            return np.average([each(mixed) for each in self.grown], axis=0, weights=weights)
 
         return each_once(said, cells[:, self.among])
 
@@ -88,13 +100,15 @@ class Trees:
 class StepScore:
     """Points of each band for the attributes that have them, and what `rest` says of all others.
 
-    With `trees`, which look at all attributes at once, the score is the mean of both.
+    With `trees`, which look at all attributes at once, the score is the mean of both, in which
+    these count as the `share` says.
     """
 
     points: Mapping[int, Floats]
     rest: Trees | None
     constant: float
     trees: Trees | None = None
+    share: float = 0.5
 
     def __call__(self, cells: Codes) -> Floats:
         """Log-odds of cells: (N, m) -> (N,)."""
@@ -103,7 +117,9 @@ class StepScore:
             said += points[cells[:, place]]
         if self.rest is not None:
             said += self.rest(cells)
-        return said if self.trees is None else (said + self.trees(cells)) / 2
+        if self.trees is not None:
+            said = (1 - self.share) * said + self.share * self.trees(cells)
+        return said
 
     def contributions(self, cells: Codes, reference: Codes) -> Floats:
         """Shapley values of the attributes against the cells of a reference: (N, m)."""
@@ -122,7 +138,8 @@ class StepScore:
             usual = points[references[:, :, place]].mean(1)
             found[:, :, place] += points[cells[:, place]] - usual[:, None]
         if self.trees is not None:
-            found = (found + self.trees.contributions(cells, references)) / 2
+            found *= 1 - self.share
+            found += self.share * self.trees.contributions(cells, references)
         return found
 
 

@@ -24,7 +24,7 @@ from r2et.bands.guard import (
     least_auc,
     with_kept,
 )
-from r2et.bands.scores import CardScores, Trees, TreeScores
+from r2et.bands.scores import CardScores, Grown, Trees, TreeScores
 from r2et.bands.steps import (
     START,
     Lines,
@@ -140,7 +140,10 @@ def band_means(curve: Curve, edges: Floats) -> Floats:
 def trees_of(rows: Rows, bands: Sequence[Bands], classes: int, seed: int) -> TreeScores:
     """Trees of all classes that look at all attributes of these bands at once."""
     model, m = _looking(rows, bands, seed), len(bands)
-    found = [Trees.of(model, range(m), np.zeros(m), bands, label) for label in range(classes)]
+    shown = tuple(np.arange(each.count, dtype=np.float64) for each in bands)
+    found = [
+        Trees.of(range(m), Grown(model=model, shown=shown, label=label)) for label in range(classes)
+    ]
     return TreeScores(trees=tuple(found))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from r2et.bands.attribute import Bands, NumberBands, WordBands
-from r2et.bands.boosting import Ordered, boosted, given
+from r2et.bands.boosting import LARGE_ROWS, Ordered, boosted, given
 from r2et.bands.descent import (
     SWEEPS,
     Movable,
@@ -27,7 +27,7 @@ from r2et.bands.descent import (
     standing,
 )
 from r2et.bands.edges import Curve, counted, edges_by_penalty, thinned
-from r2et.bands.scores import StepScore, Trees
+from r2et.bands.scores import Grown, StepScore, Trees
 from r2et.core.arrays import Codes, Floats
 from r2et.core.rng import stream
 
@@ -38,6 +38,10 @@ JUDGED = 3000  # people whose reasons are judged
 DRAWS, REFERENCE = 12, 20
 """Against how many draws of how many rows reasons are judged."""
 LEAST_SHARE, LEAST_ROWS = 0.004, 10  # of people in a band
+TIMES = 2  # that trees are grown, each stopped by other rows, to follow chance less
+TREES_SHARE = 0.7  # of a score, by trees that look at all attributes of many rows
+BLIND, NEAR = 3, 0.25
+"""How often such trees are grown blind to edges that a larger share of people can cross."""
 
 
 # --- fitting ------------------------------------------------------------------------------------
@@ -258,7 +262,11 @@ def teacher_of(
 
     if together:
         assert isinstance(model, Ordered)
-        trees = Trees.of(model, still, usual, rows.bands)
+        shown_as = tuple(
+            np.arange(each.count, dtype=np.float64) if place in still else usual[[place]]
+            for place, each in enumerate(rows.bands)
+        )
+        trees = Trees.of(still, Grown(model=model, shown=shown_as))
         score = StepScore(points={}, rest=trees, constant=0.0)
     else:
         points = added({at: np.arange(rows.bands[at].count, dtype=np.float64) for at in still})
@@ -383,13 +391,46 @@ def _taken_over(found: Found, place: int, number: Movable, otherwise: Steps) -> 
     return Steps(edges=edges, points=points)
 
 
-def with_trees(rows: Rows, found: Found, seed: int = 0, *, times: int = 1) -> StepScore:
-    """The mean of a score and of trees that look at all attributes of the same bands at once."""
-    cells, m = rows.within(found.bands).astype(np.float64), len(found.bands)
+def with_trees(rows: Rows, found: Found, seed: int = 0, *, last: bool = True) -> StepScore:
+    """The mean of a score and of trees that look at all attributes of the same bands at once.
+
+    Of many rows these count more, and all trees but those grown first do not see edges that many
+    people stand near: each such edge costs many reasons. Trees that are not the `last` word, but
+    only judge a weight, are grown once and see all edges.
+    """
+    many = len(rows.y) >= LARGE_ROWS
+    times, blind = (1, 0) if not last else (1, BLIND) if many else (TIMES, 0)
+    cells = rows.within(found.bands)
     words = [isinstance(each, WordBands) for each in found.bands]
-    model = boosted(cells, rows.y, words, [set(range(m))], seed, rows.weights, times, large=True)
-    trees = Trees.of(model, range(m), np.zeros(m), found.bands)
-    return replace(found.score, trees=trees)
+    everything = [set(range(len(words)))]
+
+    def grown(times: int, most: float, seed: int) -> Grown:
+        shown = tuple(_told_apart(rows, *each, most) for each in enumerate(found.bands))
+        x = np.stack([own[codes] for own, codes in zip(shown, cells.T, strict=True)], 1)
+        model = boosted(x, rows.y, words, everything, seed, rows.weights, times, large=True)
+        return Grown(model=model, shown=shown)
+
+    others = [grown(blind, NEAR, seed + times)] if blind else []
+    trees = Trees.of(range(len(words)), grown(times, 1.0, seed), *others)
+    return replace(found.score, trees=trees, share=TREES_SHARE if many else 0.5)
+
+
+def _told_apart(rows: Rows, place: int, bands: Bands, most: float) -> Floats:
+    """A number for each band, the same beside edges that a larger share of people can cross."""
+    if place not in rows.values or most >= 1:
+        return np.arange(bands.count, dtype=np.float64)
+    assert isinstance(bands, NumberBands)
+    number, edges = is_number(rows, place), np.array(bands.edges)
+    values, people = counted(rows.values[place][number], rows.weights[number])
+    width = max(rows.widths[place])
+    width = np.floor(width) if bands.whole else width
+    before = np.concatenate([[0.0], people.cumsum()])
+    # Who stands at the edge is behind it, and crosses it by any move down.
+    first, last = np.searchsorted(values, edges - width), np.searchsorted(values, edges + width)
+    near = (before[last] - before[first]) / max(before[-1], 1.0)
+    groups = np.concatenate([[0], np.cumsum(near <= most)])
+    others = groups[-1] + 1 + np.arange(bands.count - len(groups))
+    return np.concatenate([groups, others]).astype(np.float64)
 
 
 def _trusting(teacher: Teacher, trust: float) -> People:
