@@ -75,6 +75,7 @@ def test_trees_of_many_rows_are_mostly_blind_to_crowded_edges(
     few = with_trees(rows, found)
     assert few.share == 0.5
     monkeypatch.setattr(steps, "LARGE_ROWS", 1000)
+    monkeypatch.setattr(steps, "FEW_MOVING", 1)
     many = with_trees(rows, found)
     assert many.share == steps.TREES_SHARE
     monkeypatch.setattr(steps, "NEAR", 1.0)
@@ -93,6 +94,7 @@ def test_trees_with_other_bands_are_one_mean(
     rows: Rows, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "LARGE_ROWS", 1000)
+    monkeypatch.setattr(steps, "FEW_MOVING", 1)
     read = with_trees(rows, found).trees
     monkeypatch.setattr("r2et.bands.scores.leaves_of", lambda *_, **__: None)
     unread = with_trees(rows, found).trees

@@ -63,6 +63,7 @@ from r2et.bands.several import (
     tried,
 )
 from r2et.bands.steps import (
+    FEW_MOVING,
     JUDGED,
     START,
     TIMES,
@@ -104,8 +105,6 @@ TURNS, FEW_TURNS = 160, 40
 rows, if sweeps are not fewer."""
 FEW_JUDGED = 1000
 """People whose reasons are judged while a weight is chosen."""
-FEW_MOVING = 3
-"""Numbers that can move, of which each has the whole weight: of more they share it."""
 MOST_TOGETHER = 16
 """Numbers that can move, of which all interactions are still looked at: cells multiply."""
 

@@ -39,7 +39,8 @@ DRAWS, REFERENCE = 12, 20
 """Against how many draws of how many rows reasons are judged."""
 LEAST_SHARE, LEAST_ROWS = 0.004, 10  # of people in a band
 TIMES = 2  # that trees are grown, each stopped by other rows, to follow chance less
-TREES_SHARE = 0.7  # of a score, by trees that look at all attributes of many rows
+FEW_MOVING = 3  # numbers that move, of which each breaks reasons rather by points than by trees
+TREES_SHARE = 0.7  # of a score, by trees that look at all attributes, where much moves
 BLIND, NEAR = 3, 0.25
 """How often such trees are grown blind to edges that a larger share of people can cross."""
 
@@ -394,11 +395,11 @@ def _taken_over(found: Found, place: int, number: Movable, otherwise: Steps) -> 
 def with_trees(rows: Rows, found: Found, seed: int = 0, *, last: bool = True) -> StepScore:
     """The mean of a score and of trees that look at all attributes of the same bands at once.
 
-    Of many rows these count more, and all trees but those grown first do not see edges that many
-    people stand near: each such edge costs many reasons. Trees that are not the `last` word, but
-    only judge a weight, are grown once and see all edges.
+    Of many rows in which many numbers move these count more, and all trees but those grown first
+    do not see edges that many people stand near: each such edge costs many reasons. Trees that are
+    not the `last` word, but only judge a weight, are grown once and see all edges.
     """
-    many = len(rows.y) >= LARGE_ROWS
+    many = len(rows.y) >= LARGE_ROWS and len(rows.values) > FEW_MOVING
     times, blind = (1, 0) if not last else (1, BLIND) if many else (TIMES, 0)
     cells = rows.within(found.bands)
     words = [isinstance(each, WordBands) for each in found.bands]
