@@ -14,9 +14,14 @@ from reproduction.reasons.tables import TABLES
 PAGE = Path("docs/reasons.md")
 PICTURE = Path("docs/reasons/frontier.svg")
 OURS, THEIRS = "stable", "lightgbm"
-NEW = (*range(40, 45), *range(60, 65))
-"""Splits on which only these two are compared, and no earlier version of ours was: the last five of
-the tables on which the last change did something, the first five of the others."""
+EARLY, LATER, LAST = range(40, 45), range(60, 65), range(65, 70)
+NEW = {
+    **dict.fromkeys(("german", "churn", "compas"), EARLY),
+    **dict.fromkeys(("adult", "titanic"), LATER),
+    **dict.fromkeys(("default", "bank"), LAST),
+}
+"""By table the splits on which only these two are compared, and no earlier version of ours was: the
+first that came after the last change that did something there."""
 HALF, LOST, SHARED = 0.5, 0.004, 0.03
 """What is asked of StableClassifier beside LightGBM: broken share, AUC, O."""
 
@@ -132,7 +137,7 @@ def _mean(rows: Sequence[Row], model: str) -> tuple[float, float, dict[str, floa
 def _beside(rows: Sequence[Row], by_table: dict[str, list[Row]]) -> list[str]:
     """StableClassifier beside LightGBM, on splits of their own and on those of all models."""
     new = {
-        table: like_for_like([row for row in rows if row.table == table and row.split in NEW])
+        table: like_for_like([r for r in rows if r.table == table and r.split in NEW[table]])
         for table in TABLES
     }
     lines = [
@@ -144,13 +149,16 @@ def _beside(rows: Sequence[Row], by_table: dict[str, list[Row]]) -> list[str]:
     if any(new.values()):
         lines += [
             "",
-            "On splits on which these two alone were run, once: 60 to 64, or 40 to 44 of german,",
-            "churn and compas, to which the last change did nothing.",
+            "On splits on which these two alone were run, once, after the last change that did",
+            "something on a table: 65 to 69 of default and bank, 60 to 64 of adult and titanic,",
+            "40 to 44 of german, churn and compas. On 60 to 64 of default the version before broke",
+            "50.2 % of what LightGBM does at .05 sd. Whether trees that do not see crowded edges",
+            "mend that was asked on splits 20 to 25, and answered here. At .01 and .05 sd no",
+            "number of COMPAS moves, and nothing breaks: its widths here are wider.",
             "",
             *_compared(new),
             "",
-            "On the splits of the tables below. StableClassifier's rows on adult, default, bank",
-            "and titanic are of the version before, whose trees of all attributes were smaller:",
+            "On the splits of the tables below, on which earlier versions were run, too:",
         ]
     lines += [
         "",

@@ -207,7 +207,7 @@ def test_trees_speak_as_their_library_does(crossed: StableClassifier) -> None:
     assert all(each.leaves is not None for each in read.trees)
     shown = tuple(np.arange(each.count, dtype=float) for each in bands)
     unread = [
-        replace(each, leaves=None, grown=(Grown(model=model, shown=shown, label=label),))
+        replace(each, leaves=None, grown=Grown(model=model, shown=shown, label=label))
         for label, each in enumerate(read.trees)
     ]
     np.testing.assert_allclose(TreeScores(trees=tuple(unread))(cells), read(cells), atol=1e-9)

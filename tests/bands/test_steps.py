@@ -69,7 +69,7 @@ def test_who_stands_at_an_edge_can_cross_it(rows: Rows, found: Found) -> None:
     assert steps._told_apart(rows, 1, bands, np.nextafter(share, 0))[1] == 0
 
 
-def test_trees_of_many_rows_are_mostly_blind_to_crowded_edges(
+def test_trees_of_many_rows_are_blind_to_crowded_edges(
     rows: Rows, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = with_trees(rows, found)
@@ -83,14 +83,14 @@ def test_trees_of_many_rows_are_mostly_blind_to_crowded_edges(
     cells = rows.within(found.bands)
     beside = cells.copy()
     beside[:, 1] = np.where(cells[:, 1] == 2, 1, cells[:, 1])
-    # What crossing 40.5 hours does to the score: a quarter of the trees know of it.
-    crossed, seen = (np.abs(each(cells) - each(beside)).sum() for each in (many, seeing))
-    assert 0 < crossed < 0.5 * seen
+    # Points say nothing here, so that only trees can know of crossing 40.5 hours.
+    np.testing.assert_array_equal(many(cells), many(beside))
+    assert (seeing(cells) != seeing(beside)).any()
     assert many.trees is not None
     assert many.trees.leaves is not None
 
 
-def test_trees_with_other_bands_are_one_mean(
+def test_trees_that_cannot_be_read_say_the_same(
     rows: Rows, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "LARGE_ROWS", 1000)
@@ -101,7 +101,8 @@ def test_trees_with_other_bands_are_one_mean(
     assert read is not None
     assert unread is not None
     assert (read.leaves is None, unread.leaves is None) == (False, True)
-    assert [len(each.model.models) for each in unread.grown] == [1, steps.BLIND]
+    assert unread.grown is not None
+    assert len(unread.grown.model.models) == steps.MANY_TIMES
     cells = rows.within(found.bands)[:300]
     np.testing.assert_allclose(read(cells), unread(cells), atol=1e-9)
     references = cells[None, :5]

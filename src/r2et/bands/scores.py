@@ -40,18 +40,18 @@ class Grown:
         found = self.model.decision_function(rows)
         return found if self.label is None else found[:, self.label]
 
-    def leaves(self) -> list[Leaves] | None:
-        """Those of each model, None if one of them cannot be read."""
+    def leaves(self) -> Leaves | None:
+        """The mean of those of all models, None if one of them cannot be read."""
         order = self.model.order.tolist()
         columns = [self.shown[place] for place in order]
         read = [leaves_of(each, columns, order, label=self.label) for each in self.model.models]
         known = [each for each in read if each is not None]
-        return known if len(known) == len(read) else None
+        return mean_of(known) if len(known) == len(read) else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trees:
-    """The mean of boosted trees of the attributes `among`.
+    """Boosted trees of the attributes `among`.
 
     `leaves` are theirs, if they can be read, and then say everything. If not, they are there as
     they were `grown`.
@@ -59,33 +59,28 @@ class Trees:
 
     among: tuple[int, ...]
     leaves: Leaves | None
-    grown: tuple[Grown, ...] = ()
+    grown: Grown | None = None
 
     @classmethod
-    def of(cls, among: Sequence[int], *grown: Grown) -> "Trees":
+    def of(cls, among: Sequence[int], grown: Grown) -> "Trees":
         """Trees with their leaves, which are taken only if they say the same."""
-        read = [each.leaves() for each in grown]
-        known = [leaves for each in read if each is not None for leaves in each]
-        leaves = None if None in read else mean_of(known)
-        found = cls(among=tuple(among), leaves=None, grown=grown)
-        draw = np.random.default_rng(0)
-        of_each = zip(*(each.shown for each in grown), strict=True)
-        counts = [max(len(own) for own in shown) for shown in of_each]
-        some = draw.integers(0, counts, (CHECKED, len(counts)))
-        if leaves is not None and np.allclose(leaves(some), found(some), atol=1e-9):
-            return cls(among=found.among, leaves=leaves)
-        return found
+        leaves, counts = grown.leaves(), [len(own) for own in grown.shown]
+        some = np.random.default_rng(0).integers(0, counts, (CHECKED, len(counts)))
+        if leaves is not None and np.allclose(leaves(some), grown(some), atol=1e-9):
+            return cls(among=tuple(among), leaves=leaves)
+        return cls(among=tuple(among), leaves=None, grown=grown)
 
     def __call__(self, cells: Codes) -> Floats:
         """Log-odds of cells: (N, m) -> (N,)."""
         if self.leaves is not None:
             return self.leaves(cells)
-        weights = np.array([len(each.model.models) for each in self.grown], dtype=np.float64)
+        grown = self.grown
+        assert grown is not None
 
         def said(different: Codes) -> Floats:
-            mixed = np.zeros((len(different), cells.shape[1]), dtype=different.dtype)
-            mixed[:, self.among] = different
-            return np.average([each(mixed) for each in self.grown], axis=0, weights=weights)
+            rows = np.zeros((len(different), cells.shape[1]), dtype=different.dtype)
+            rows[:, self.among] = different
+            return grown(rows)
 
         return each_once(said, cells[:, self.among])
 

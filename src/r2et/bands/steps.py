@@ -38,11 +38,10 @@ JUDGED = 3000  # people whose reasons are judged
 DRAWS, REFERENCE = 12, 20
 """Against how many draws of how many rows reasons are judged."""
 LEAST_SHARE, LEAST_ROWS = 0.004, 10  # of people in a band
-TIMES = 2  # that trees are grown, each stopped by other rows, to follow chance less
+TIMES, MANY_TIMES = 2, 3  # that trees are grown, each stopped by other rows, to follow chance less
 FEW_MOVING = 3  # numbers that move, of which each breaks reasons rather by points than by trees
 TREES_SHARE = 0.7  # of a score, by trees that look at all attributes, where much moves
-BLIND, NEAR = 3, 0.25
-"""How often such trees are grown blind to edges that a larger share of people can cross."""
+NEAR = 0.25  # of people, who can cross an edge: of more, such trees do not see it
 
 
 # --- fitting ------------------------------------------------------------------------------------
@@ -395,25 +394,20 @@ def _taken_over(found: Found, place: int, number: Movable, otherwise: Steps) -> 
 def with_trees(rows: Rows, found: Found, seed: int = 0, *, last: bool = True) -> StepScore:
     """The mean of a score and of trees that look at all attributes of the same bands at once.
 
-    Of many rows in which many numbers move these count more, and all trees but those grown first
-    do not see edges that many people stand near: each such edge costs many reasons. Trees that are
-    not the `last` word, but only judge a weight, are grown once and see all edges.
+    Of many rows in which many numbers move trees count more, and they do not see edges that many
+    people stand near: each such edge costs many reasons. Trees that are not the `last` word, but
+    only judge a weight, are grown once.
     """
     many = len(rows.y) >= LARGE_ROWS and len(rows.values) > FEW_MOVING
-    times, blind = (1, 0) if not last else (1, BLIND) if many else (TIMES, 0)
+    most, share = (NEAR, TREES_SHARE) if many else (1.0, 0.5)
+    shown = tuple(_told_apart(rows, *each, most) for each in enumerate(found.bands))
     cells = rows.within(found.bands)
+    x = np.stack([own[codes] for own, codes in zip(shown, cells.T, strict=True)], 1)
     words = [isinstance(each, WordBands) for each in found.bands]
-    everything = [set(range(len(words)))]
-
-    def grown(times: int, most: float, seed: int) -> Grown:
-        shown = tuple(_told_apart(rows, *each, most) for each in enumerate(found.bands))
-        x = np.stack([own[codes] for own, codes in zip(shown, cells.T, strict=True)], 1)
-        model = boosted(x, rows.y, words, everything, seed, rows.weights, times, large=True)
-        return Grown(model=model, shown=shown)
-
-    others = [grown(blind, NEAR, seed + times)] if blind else []
-    trees = Trees.of(range(len(words)), grown(times, 1.0, seed), *others)
-    return replace(found.score, trees=trees, share=TREES_SHARE if many else 0.5)
+    everything, times = [set(range(len(words)))], (MANY_TIMES if many else TIMES) if last else 1
+    model = boosted(x, rows.y, words, everything, seed, rows.weights, times, large=True)
+    trees = Trees.of(range(len(words)), Grown(model=model, shown=shown))
+    return replace(found.score, trees=trees, share=share)
 
 
 def _told_apart(rows: Rows, place: int, bands: Bands, most: float) -> Floats:
