@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from r2et.certification.pieces import PiecewiseLinear
+from r2et.core.pieces import PiecewiseLinear
 from r2et.core.polyhedra import nearest_multipliers, proved_distance
 
 OUTWARDS = 1e-9
