@@ -7,7 +7,8 @@ bound slopes and tell which pairs of features could change places.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,13 @@ from r2et.core.polyhedra import nearest_multipliers, proved_distance
 OUTWARDS = 1e-9
 """By this share radii are widened before anything is proved of them."""
 
+Range = tuple[Tensor, Tensor]
+"""Least and greatest value of some numbers; one tensor twice where they are known."""
+
 TINY = 1e-290
+
+NUMBERS_OF_PAIRS = 2**18
+"""Weights in the directions of all pairs of a decision, up to which they are written out."""
 
 GRAIN = 1e-11
 """Of the largest slope there can be: gaps of no more are ties."""
@@ -48,6 +55,24 @@ class Decisions:
     top: Tensor
     rest: Tensor
 
+    @cached_property
+    def first(self) -> Tensor:
+        """Weights of the first layer by explained features, (m_1, n); of the slope without one."""
+        weights = self.network.weights
+        return weights[0] @ self.project if weights else self.project
+
+    @property
+    def few_pairs(self) -> bool:
+        """Whether directions of all pairs can be written out."""
+        pairs = self.top.shape[1] * self.rest.shape[1]
+        return 2 * pairs * len(self.first) <= NUMBERS_OF_PAIRS
+
+    @cached_property
+    def pair_rows(self) -> Tensor:
+        """Differences and sums of a top feature's weights and another's: (D, 2 k (n - k), m_1)."""
+        ours, theirs = self.first.mT[self.top][:, :, None], self.first.mT[self.rest][:, None]
+        return torch.stack([ours - theirs, ours + theirs], 1).flatten(1, 3)
+
     def rows(self, chosen: Tensor) -> "Decisions":
         """Some of them."""
         return replace(
@@ -76,7 +101,8 @@ class Nodes:
 
     `row` (N,) numbers the decision, `signs` (N, U) are the chosen signs, 0 for none. All its inputs
     have |w| >= `distance` (N,), and `way`'w >= that, unless `way` (N, d) is zero. `open` (N, k,
-    n - k) are the pairs, by place in top and rest, that are not yet known to keep their order.
+    n - k) are the pairs, by place in top and rest, that are not yet known to keep their order. The
+    node of the least `turn` (N,) is looked at first.
     """
 
     row: Tensor
@@ -84,6 +110,7 @@ class Nodes:
     distance: Tensor
     way: Tensor
     open: Tensor
+    turn: Tensor
 
     def __len__(self) -> int:
         """How many there are."""
@@ -91,15 +118,12 @@ class Nodes:
 
     def at(self, chosen: Tensor) -> "Nodes":
         """Some of them."""
-        return Nodes(
-            *(getattr(self, name)[chosen] for name in ("row", "signs", "distance", "way", "open"))
-        )
+        return Nodes(*(getattr(self, name)[chosen] for name in NODE))
 
     @classmethod
     def joined(cls, parts: Sequence["Nodes"]) -> "Nodes":
         """All of several."""
-        names = ("row", "signs", "distance", "way", "open")
-        return cls(*(torch.cat([getattr(each, name) for each in parts]) for name in names))
+        return cls(*(torch.cat([getattr(each, name) for each in parts]) for name in NODE))
 
     @classmethod
     def roots(cls, decisions: Decisions) -> "Nodes":
@@ -112,7 +136,11 @@ class Nodes:
             distance=x.new_zeros(len(x)),
             way=torch.zeros_like(x),
             open=torch.ones(shape, dtype=torch.bool, device=x.device),
+            turn=x.new_zeros(len(x)),
         )
+
+
+NODE = tuple(each.name for each in fields(Nodes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,14 +379,19 @@ def gaps_within(
         if number:
             signal = _times(signal, network.weights[number])
             here = here @ network.weights[number]
-    first = network.weights[0] @ decisions.project if layers else decisions.project
-    low, high = _times(signal, first)
-    least = torch.maximum(low, -high).clamp_min(0).gather(1, top)
-    most = torch.maximum(high, -low).gather(1, rest)
-    pairs = nodes.open & ~(least[:, :, None] - most[:, None] > doubt[row, None, None])
+    first = decisions.first
+    blame = here.new_zeros(len(row), sum(network.units))
+    if decisions.few_pairs:
+        pairs, blame_of_first = _by_first_layer(decisions, nodes, signal, here, doubt)
+        if len(layers) == 1:
+            blame = blame_of_first
+    else:
+        low, high = _times(signal, first)
+        least = torch.maximum(low, -high).clamp_min(0).gather(1, top)
+        most = torch.maximum(high, -low).gather(1, rest)
+        pairs = nodes.open & ~(least[:, :, None] - most[:, None] > doubt[row, None, None])
     node, i, j = pairs.nonzero(as_tuple=True)
-    blame = low.new_zeros(len(row), sum(network.units))
-    if len(node) and layers:
+    if len(node) and layers and not (decisions.few_pairs and len(layers) == 1):
         one, other = first.mT[top[node, i]], first.mT[rest[node, j]]
         minus, minus_blame = _directions(network, layers, above, node, one - other)
         plus, plus_blame = _directions(network, layers, above, node, one + other)
@@ -374,6 +407,66 @@ def gaps_within(
         blame.index_add_(0, node, torch.where(apart[:, None], 0.0, share))
     gone = swaps(swapped((here @ first).abs(), top, rest, tie[row]))
     return Gaps(pairs, blame, gone)
+
+
+def displaced(decisions: Decisions, nodes: Nodes, tie: Tensor) -> Tensor:
+    """How many features leave the top k on the pieces at each node's nearest point: (N,)."""
+    network, row = decisions.network, nodes.row
+    at = decisions.x[row] + decisions.scale * nodes.way * nodes.distance[:, None]
+    slopes = list[Tensor]()
+    signs = nodes.signs.split(network.units, dim=1)
+    for number, slope in enumerate(network.slopes):
+        met = at @ network.weights[number].mT + network.offsets[number]
+        slopes.append(_piece(torch.where(signs[number] != 0, signs[number].to(met), met), slope))
+        at = slopes[-1] * met
+    back = (decisions.signal @ network.last)[row]
+    for number in range(len(slopes) - 1, -1, -1):
+        back = (back * slopes[number]) @ (network.weights[number] if number else decisions.first)
+    scores = back.abs() if slopes else (back @ decisions.first).abs()
+    return swaps(swapped(scores, decisions.top[row], decisions.rest[row], tie[row]))
+
+
+def _by_first_layer(
+    decisions: Decisions, nodes: Nodes, signal: Range, here: Tensor, doubt: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Pairs that stay open, and who of the first layer is to blame: (N, k, n - k), (N, m_1).
+
+    Where the signals p that reach the first layer lie between two numbers each, the slope along a
+    direction a is a'p, between a'c - |a|'r and a'c + |a|'r, c the middles and r half the widths:
+    for all directions of all pairs a product of matrices. At the nearest point p is `here`.
+    """
+    low, high = signal
+    middle, half = (low + high) / 2, (high - low) / 2
+    count, (k, others) = len(nodes), nodes.open.shape[1:]
+    used, row = nodes.row.unique(return_inverse=True)
+    ways = decisions.pair_rows[used]  # (D, 2 k (n - k), m_1)
+    ranked = row.argsort(stable=True)
+    place = torch.empty_like(ranked)
+    begins = torch.searchsorted(row[ranked], row[ranked])
+    place[ranked] = torch.arange(count, device=row.device) - begins
+    width = int(place.max()) + 1 if count else 0
+
+    def placed(numbers: Tensor) -> Tensor:
+        out = numbers.new_zeros(len(used), width, numbers.shape[-1])
+        out[row, place] = numbers
+        return out
+
+    size = ways.abs()
+    centre = (placed(middle) @ ways.mT)[row, place].unflatten(1, (2, k, others))
+    spread = (placed(half) @ size.mT)[row, place].unflatten(1, (2, k, others))
+    slack = doubt[nodes.row, None, None, None]
+    # |a| > |b| where a - b and a + b are of one sign.
+    apart = (centre - spread > slack).all(1) | (centre + spread < -slack).all(1)
+    pairs = nodes.open & ~apart
+    # Of the two that which is nearer to another sign is to blame.
+    sure = centre.abs() - spread
+    weak = torch.stack([sure[:, 0] < sure[:, 1], sure[:, 0] >= sure[:, 1]], 1)
+    weight = (pairs[:, None] & weak).to(half).flatten(1)
+    side = centre.sign().flatten(1) * weight
+    # A unit's other slope moves a'p by 2 r a towards or away from another sign of the gap.
+    towards = torch.where(here > middle, -1.0, 1.0).to(half)
+    blame = (placed(weight) @ size)[row, place] - towards * (placed(side) @ ways)[row, place]
+    return pairs, half * blame
 
 
 def swapped(scores: Tensor, top: Tensor, rest: Tensor, tie: Tensor) -> Tensor:
@@ -394,10 +487,6 @@ def swaps(pairs: Tensor) -> Tensor:
     number = torch.arange(1, most + 1, device=pairs.device)
     both = (top[:, :most] >= number) & (rest[:, :most] >= number)
     return both.sum(-1)
-
-
-Range = tuple[Tensor, Tensor]
-"""Least and greatest value of some numbers; one tensor twice where they are known."""
 
 
 def _product(one: Range, other: Range) -> Range:

@@ -23,6 +23,7 @@ from r2et.core.cell_bounds import (
     Lines,
     Nodes,
     cell_rows,
+    displaced,
     gaps_within,
     grain,
     layers_within,
@@ -187,7 +188,7 @@ class Frontier:
     def _round(self, each: int) -> None:
         """Look at the nearest nodes of each decision: close, verify or split them."""
         nodes = self.nodes.at(self._alive(self.nodes))
-        chosen = _nearest(nodes, each)
+        chosen = _next(nodes, each)
         nodes, self.nodes = nodes.at(chosen), nodes.at(~chosen)
         if not len(nodes):
             return
@@ -277,19 +278,25 @@ class Frontier:
             distance, way, _ = nearest_in(*met.sides(sides), sides != 0)
             # Bounds of this node may be looser than those its own distance follows from.
             nearer = distance < parents.distance
+            distance = torch.where(nearer, parents.distance, distance)
             child = replace(
                 parents,
                 signs=signs,
-                distance=torch.where(nearer, parents.distance, distance),
+                distance=distance,
                 way=torch.where(nearer[:, None], parents.way, way),
+                turn=distance,
             )
-            parts.append(child.at(self._alive(child)))
+            child = child.at(self._alive(child))
+            if self.goal == "worst":
+                gone = displaced(self.decisions, child, self.tie)
+                child = replace(child, turn=child.distance / self.radius - gone)
+            parts.append(child)
         self.nodes = Nodes.joined(parts)
 
 
-def _nearest(nodes: Nodes, each: int) -> Tensor:
-    """The `each` nearest nodes of every decision: (N,) booleans."""
-    ranked = nodes.distance.argsort(stable=True)
+def _next(nodes: Nodes, each: int) -> Tensor:
+    """The `each` nodes of every decision whose turn it is: (N,) booleans."""
+    ranked = nodes.turn.argsort(stable=True)
     ranked = ranked[nodes.row[ranked].argsort(stable=True)]
     row = nodes.row[ranked]
     place = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)
