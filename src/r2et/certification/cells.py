@@ -26,11 +26,10 @@ from r2et.certification.replay import (
     replay,
 )
 from r2et.certification.search import Task
-from r2et.core.cell_bounds import Decisions, grain
+from r2et.core.cell_bounds import Decisions, PiecewiseLinear, grain
 from r2et.core.cell_search import EXACT, Frontier, Goal, together
 from r2et.core.geometry import by_example
 from r2et.core.one_hot import OneHot, project_one_hot
-from r2et.core.pieces import PiecewiseLinear
 from r2et.core.ranking import check_k, order, precision_at_k
 from r2et.explainers import Quantity, check_predicted, predicted
 from r2et.perturbations import L2Ball, NormBall

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from r2et.certification.program import Input, Node, Program, Ref, filled, leaves, value_of
-from r2et.core.pieces import PiecewiseLinear
+from r2et.core.cell_bounds import PiecewiseLinear
 
 aten = torch.ops.aten
 

@@ -13,9 +13,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from r2et.core.pieces import PiecewiseLinear
-from r2et.core.polyhedra import nearest_multipliers, proved_distance
-
 OUTWARDS = 1e-9
 """By this share radii are widened before anything is proved of them."""
 
@@ -35,6 +32,48 @@ ROUNDED = 1e-12
 
 INSIDE = 1e-9
 """Radii by which a counter-example stays away from the borders of its cell."""
+
+
+@dataclass(frozen=True, eq=False)
+class PiecewiseLinear:
+    """Logits V h_L + e of h_0 = x and h_l = act_l(W_l h_(l-1) + b_l), in float64.
+
+    act_l(z) = z above zero and `slopes`[l] z below. `weights` holds W_l (m_l, m_(l-1)), `offsets`
+    b_l (m_l), `last` V (C, m_L) and `shift` e (C).
+    """
+
+    weights: tuple[Tensor, ...]
+    offsets: tuple[Tensor, ...]
+    slopes: tuple[float, ...]
+    last: Tensor
+    shift: Tensor
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """How many units each layer has."""
+        return tuple(len(each) for each in self.offsets)
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers an input has."""
+        return (self.weights[0] if self.weights else self.last).shape[1]
+
+    def pieces(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Logits (B, C), and what each layer's activation meets: (B, m_l) each."""
+        met, here = list[Tensor](), x.flatten(1)
+        for weight, offset, slope in zip(self.weights, self.offsets, self.slopes, strict=True):
+            met.append(here @ weight.mT + offset)
+            here = torch.where(met[-1] > 0, met[-1], slope * met[-1])
+        return here @ self.last.mT + self.shift, met
+
+    def slope(self, met: Sequence[Tensor], signal: Tensor) -> Tensor:
+        """The slope by x of signal'logits, (B, C), on the pieces that were met: (B, d)."""
+        back = signal @ self.last
+        for weight, slope, at in zip(
+            reversed(self.weights), reversed(self.slopes), reversed(met), strict=True
+        ):
+            back = torch.where(at > 0, back, slope * back) @ weight
+        return back
 
 
 @dataclass(frozen=True, eq=False)
@@ -549,21 +588,6 @@ def _directions(
 
 
 # --- single cells ---------------------------------------------------------------------------------
-
-
-def nearest_in(rows: Tensor, floors: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Proved distance and direction of {w: rows'w >= floors where wanted}, and its nearest point.
-
-    `rows` (N, m, d), `floors` (N, m), `wanted` (N, m): (N,), (N, d), (N, d).
-    """
-    most = int(wanted.sum(-1).max()) if len(wanted) else 0
-    chosen = wanted.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[:, :most]
-    mask = wanted.gather(1, chosen)
-    few = rows.gather(1, chosen[..., None].expand(-1, -1, rows.shape[-1])) * mask[..., None]
-    level = torch.where(mask, floors.gather(1, chosen), 0.0)
-    multipliers = nearest_multipliers(few, level)
-    distance, way = proved_distance(few, level, multipliers)
-    return distance, way, (multipliers[..., None] * few).sum(1)
 
 
 def cell_rows(decisions: Decisions, row: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, Tensor]:

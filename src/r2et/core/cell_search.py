@@ -22,16 +22,16 @@ from r2et.core.cell_bounds import (
     Layer,
     Lines,
     Nodes,
+    PiecewiseLinear,
     cell_rows,
     displaced,
     gaps_within,
     grain,
     layers_within,
-    nearest_in,
     swapped,
     swaps,
 )
-from r2et.core.pieces import PiecewiseLinear
+from r2et.core.polyhedra import nearest_in
 
 TOGETHER, EACH = 32, 32
 """Decisions that are searched at once, and nodes of each that are looked at in one round."""
@@ -41,6 +41,9 @@ NUMBERS_AT_ONCE = 2**23
 
 EXACT = 1e-6
 """By this share the smallest breaking change may be shorter than the one that was verified."""
+
+TOUCHING = 1e-10
+"""Of the terms of a sum: within this a point on a border is not beyond it."""
 
 HALVINGS = 24
 
@@ -64,6 +67,7 @@ class Frontier:
     closed nor verified `unsure` (D,) is the distance of the nearest, and `possible` (D,) how many
     features may be displaced there. Gaps up to `doubt` (D,) are not proved, up to `tie` (D,) they
     are none. `seen` (D,) counts nodes, `attacked` (D,) tells whose best input was given.
+    What is verified stays `inside` radii away from the borders of its cell.
     """
 
     decisions: Decisions
@@ -79,9 +83,18 @@ class Frontier:
     possible: Tensor
     seen: Tensor
     attacked: Tensor
+    inside: float
 
     @classmethod
-    def of(cls, decisions: Decisions, doubt: Tensor, radius: float, goal: Goal) -> "Frontier":
+    def of(
+        cls,
+        decisions: Decisions,
+        doubt: Tensor,
+        radius: float,
+        goal: Goal,
+        *,
+        inside: float = INSIDE,
+    ) -> "Frontier":
         """The beginning: nothing known, whole balls to be searched."""
         x = decisions.x
         none = torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -99,6 +112,7 @@ class Frontier:
             possible=none.clone(),
             seen=none.clone(),
             attacked=none.bool(),
+            inside=inside,
         )
 
     def search(self, each: int, *, until: float = math.inf, rounds: int | None = None) -> None:
@@ -217,7 +231,7 @@ class Frontier:
         kept = torch.ones_like(rows[:, nodes.signs.shape[1] :, 0], dtype=torch.bool)
         wanted = torch.cat([(nodes.signs != 0) | free[at], kept], 1)
         reach = self._reach()[row]
-        margin = INSIDE * reach[:, None] * rows.norm(dim=-1)
+        margin = self.inside * reach[:, None] * rows.norm(dim=-1)
         _, _, move = nearest_in(rows, floors + margin, wanted)
         strictly = ((rows @ move[..., None]).squeeze(-1) > floors).all(-1)
         lost = self._offer(row, move, strictly)
@@ -271,21 +285,26 @@ class Frontier:
         met = Lines.joined([*(each.met for each in layers), ahead]).at(at)
         kept = torch.ones_like(ahead.size[at], dtype=torch.int8)
         parts = [self.nodes]
+        point = parents.way * parents.distance[:, None]
         for sign in (1, -1):
             signs = parents.signs.clone()
             signs[torch.arange(len(at)), unit] = sign
             sides = torch.cat([signs, kept], 1)
-            distance, way, _ = nearest_in(*met.sides(sides), sides != 0)
+            rows, floors = met.sides(sides)
+            beyond = (rows @ point[..., None]).squeeze(-1) < floors - TOUCHING * met.size
+            child = replace(parents, signs=signs)
+            # Where the nearest point stays where it is, so does the distance.
+            moved = (beyond & (sides != 0)).any(-1).nonzero().squeeze(-1)
+            distance, way, _ = nearest_in(rows[moved], floors[moved], sides[moved] != 0)
             # Bounds of this node may be looser than those its own distance follows from.
-            nearer = distance < parents.distance
-            distance = torch.where(nearer, parents.distance, distance)
+            further = distance >= parents.distance[moved]
+            moved, distance, way = moved[further], distance[further], way[further]
             child = replace(
-                parents,
-                signs=signs,
-                distance=distance,
-                way=torch.where(nearer[:, None], parents.way, way),
-                turn=distance,
+                child,
+                distance=parents.distance.index_copy(0, moved, distance),
+                way=parents.way.index_copy(0, moved, way),
             )
+            child = replace(child, turn=child.distance)
             child = child.at(self._alive(child))
             if self.goal == "worst":
                 gone = displaced(self.decisions, child, self.tie)

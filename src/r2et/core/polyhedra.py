@@ -87,3 +87,18 @@ def proved_distance(rows: Tensor, floors: Tensor, multipliers: Tensor) -> tuple[
     sure = length > 1e6 * doubt
     direction = torch.where(sure[:, None], way / length.clamp_min(1e-300)[:, None], 0.0)
     return distance, direction
+
+
+def nearest_in(rows: Tensor, floors: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Proved distance and direction of {w: rows'w >= floors where wanted}, and its nearest point.
+
+    `rows` (N, m, d), `floors` (N, m), `wanted` (N, m): (N,), (N, d), (N, d).
+    """
+    most = int(wanted.sum(-1).max()) if len(wanted) else 0
+    chosen = wanted.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[:, :most]
+    mask = wanted.gather(1, chosen)
+    few = rows.gather(1, chosen[..., None].expand(-1, -1, rows.shape[-1])) * mask[..., None]
+    level = torch.where(mask, floors.gather(1, chosen), 0.0)
+    multipliers = nearest_multipliers(few, level)
+    distance, way = proved_distance(few, level, multipliers)
+    return distance, way, (multipliers[..., None] * few).sum(1)
