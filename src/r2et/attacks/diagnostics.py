@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from r2et.attacks.cells import by_cells, walks_cells
 from r2et.attacks.ensemble import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER
 from r2et.attacks.radius import Curve
-from r2et.attacks.search import AttackResult
+from r2et.attacks.search import AttackProblem, AttackResult, CandidateEvaluator, prediction
 from r2et.core.autograd import eval_mode
 from r2et.core.ranking import ties
 from r2et.explainers import log_odds
@@ -50,6 +51,60 @@ def last_doubling(attacked: AttackResult) -> Doubling | None:
         return None
     half, whole = (float(attacked.history[at].mean()) for at in (rounds, 2 * rounds))
     return Doubling(rounds=rounds, before=half, after=whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimality:
+    """How far an attack was from the lowest mean P@k there is, on some examples.
+
+    `exact` is the mean of the lowest P@k at any admissible input, or of a bound below it where the
+    search was not done; `finished` of `examples` it was.
+    """
+
+    attacked: float
+    exact: float
+    examples: int
+    finished: int
+
+    def __str__(self) -> str:
+        """The statement in words."""
+        apart = 100 * (self.attacked - self.exact)
+        most = "" if self.finished == self.examples else "at most "
+        return (
+            f"{most}{apart:.1f} points from the lowest mean P@k there is, {100 * self.exact:.1f}, "
+            f"by a search over cells that ended for {self.finished} of {self.examples} examples"
+        )
+
+
+def optimality(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    problem: AttackProblem,
+    attacked: AttackResult,
+    *,
+    examples: int = 50,
+    nodes: int = 20_000,
+) -> Optimality | None:
+    """How far an attack on the first examples was from optimal; None where nobody can say.
+
+    That can be said of rows of linear layers and (Leaky)ReLUs within an l2 ball.
+    """
+    ball = problem.perturbation
+    if not walks_cells(model, x, problem.explainer, ball) or problem.outputs is not prediction:
+        return None
+    # Bounds forbid inputs that the search would count.
+    if not len(x) or not ball.radius or getattr(ball, "bounds", None) is not None:
+        return None
+    some = slice(examples)
+    found = CandidateEvaluator(model, x[some], y[some], problem)
+    _, least, done = by_cells(found, ball.radius, attacked.x[some], "worst", nodes)
+    return Optimality(
+        attacked=float(attacked.precision[some].double().mean()),
+        exact=float(least.double().mean()),
+        examples=len(least),
+        finished=int(done.sum()),
+    )
 
 
 def saturated(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

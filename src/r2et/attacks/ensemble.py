@@ -5,7 +5,8 @@ ensemble follows the slopes of smooth copies of the network, from many starts at
 many goals at once: each start weighs the pairs of features by its own random numbers, so that some
 starts find the pairs that do change places. Later rounds start near the best input so far. Beside
 the slopes it uses differences over a distance, which see the kinks, pairs taken one by one, random
-points and random moves. Its result is still only an upper bound on the P@k of the worst input.
+points and random moves. Rows of linear layers and (Leaky)ReLUs are searched cell by cell, too. Its
+result is still only an upper bound on the P@k of the worst input.
 """
 
 import math
@@ -17,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from r2et.attacks.cells import CELLS_MEMBER, by_cells, walks_cells
 from r2et.attacks.pairs import approach_nearest, features_at_the_border, thinnest
 from r2et.attacks.search import (
     AttackProblem,
@@ -62,7 +64,8 @@ class EnsembleBudget:
     smaller ball kinks are rounded as much more narrowly. Where features are many, random goals
     spread too thin: `even` of the starts follow the goal of ERAttack, the first of them from the
     clean input and later from the best so far. `itself` gives the model a turn as its own guide,
-    before its copies.
+    before its copies. After the first round a network of straight pieces is searched cell by cell,
+    by about so many `cells` looked at.
     """
 
     rounds: int = 4
@@ -74,10 +77,12 @@ class EnsembleBudget:
     sharpness: tuple[float, ...] = (8.0, 4.0, 16.0)
     even: int = 0
     itself: bool = False
+    cells: int = 480
 
     def __post_init__(self) -> None:
         """Refuse a budget that is none."""
-        counts = (self.rounds, self.starts, self.steps, self.points, self.moves, self.pairs)
+        searches = (self.starts, self.steps, self.points, self.moves, self.pairs, self.cells)
+        counts = (self.rounds, *searches)
         if min(counts) < 0 or not all(0 < rho < math.inf for rho in self.sharpness):
             raise ValueError(
                 "the budget of a strong attack needs counts >= 0 and sharpness > 0, got "
@@ -148,7 +153,16 @@ def _searches(
                 _descend, best, x, guide, scaled, number, budget, generator(name)
             )
     searches["random moves"] = partial(_random_moves, best, x, budget.moves, generator("moves"))
+    ball = best.perturbation
+    if number == 0 and budget.cells and walks_cells(best.model, x, best.explain, ball):
+        searches[CELLS_MEMBER] = partial(_cells, best, budget.cells)
     return searches
+
+
+def _cells(best: BestSoFar, nodes: int) -> None:
+    """The search over cells, from the best so far."""
+    if len(best.y) and best.perturbation.radius:
+        best.offer(by_cells(best, best.perturbation.radius, best.x, "worst", nodes)[0])
 
 
 def _guides(

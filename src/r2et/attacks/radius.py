@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from r2et.attacks.cells import by_cells, walks_cells
 from r2et.attacks.pairs import approach_nearest
 from r2et.attacks.search import AttackResult, CandidateEvaluator, picked
 from r2et.core.geometry import by_example, one_of, repeated
@@ -18,6 +19,7 @@ from r2et.models.smoothing import softened
 
 NUMBERS_AT_ONCE = 2**20
 PAIRS, WALK = 12, 60
+NODES = 1000  # sets of cells looked at
 HALVINGS = 14  # of the way from a clean input to a broken one
 SHARPNESS = 8.0  # of the smooth copy that guides Newton's method on a network with kinks
 
@@ -90,6 +92,16 @@ class Cheapest(CandidateEvaluator):
         if walk:
             self._walk(walk, stream(seed, "border"))
             self._halve()
+        if pairs and walks_cells(self.model, self.centre, self.explain, self.perturbation):
+            self._search_cells()
+
+    def _search_cells(self) -> None:
+        """The search over cells below what was found, as far as the set's own radius without."""
+        longest = torch.where(self.cost.isfinite(), self.cost, self.perturbation.radius).amax()
+        if not longest > 0:
+            return
+        found, _, _ = by_cells(self, float(longest), self.x, "smallest", NODES)
+        self.offer_all(found[None])
 
     def _approach(self, guide: nn.Module, pairs: int) -> None:
         """Newton's method on the gaps of the nearest pairs, some examples at a time."""
