@@ -9,7 +9,8 @@ from torch import Tensor
 from r2et.attacks.radius import PAIRS, WALK
 from r2et.attacks.registry import attack_curve
 from r2et.auditing.decisions import MeasureInput, measured
-from r2et.auditing.evidence import Evidence, Explained, Subject
+from r2et.auditing.evidence import Decided, Evidence, Explained, Subject
+from r2et.auditing.searching import has_cells, searched
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
 from r2et.certification.certificate import Certificate, certify
@@ -41,6 +42,12 @@ class Auditor:
         clean = self.explained(x)
         certified, order_radius, kept, weakest = self._certified(clean)
         broken, attacked, by, worst = self._attacked(clean, certified)
+        first = (certified >= settings.tolerance, broken <= settings.tolerance)
+        certified, broken, by, reasons = self._searched(clean, certified, broken, by)
+        lengths = kept.new_tensor(settings.epsilons)
+        kept = torch.where(certified[:, None] >= lengths, 1.0, kept)
+        if attacked is not None:
+            attacked = self._left(clean, by, broken, attacked)
         # On the very border of a proof rounding has a say, and a change that was seen says more.
         # Further inside, the proof would be a fault: `r2et.auditing.checking` stops there.
         at_border = (broken < certified) & (broken >= INSIDE * certified)
@@ -58,7 +65,8 @@ class Auditor:
             broken=broken,
             attacked_precision=attacked,
             broken_by=by,
-            worst=worst,
+            decided=_decided(certified, broken, settings.tolerance, first, reasons),
+            worst=by if self.columns.tabular else worst,
             measures=measured(self._to_measure(clean), costly),
         )
 
@@ -184,15 +192,57 @@ class Auditor:
         broken[rows], nearest = self._confirmed(clean, rows, [curve.nearest, *curve.x])
         left[rows] = curve.precision.T
         by = self.explained(clean.x.index_copy(0, rows, nearest), clean.y)
-        # One and the same input speaks for a broken decision everywhere.
-        kept = precision_at_k(clean.slopes.abs(), by.slopes.abs(), settings.k)
-        within = broken[:, None] <= broken.new_tensor(settings.epsilons)
-        left = torch.where(within, torch.minimum(left, kept[:, None]), 1.0)
         if plain:
             return broken, left, by, by
         at = curve.x[settings.epsilons.index(settings.tolerance)]
         worst = self.explained(clean.x.index_copy(0, rows, at), clean.y)
         return broken, left, by, worst
+
+    def _left(self, clean: Explained, by: Explained, broken: Tensor, left: Tensor) -> Tensor:
+        """The share of the reasons that stays at each length, as far as inputs are known: (B, E).
+
+        One and the same input speaks for a broken decision everywhere.
+        """
+        kept = precision_at_k(clean.slopes.abs(), by.slopes.abs(), self.settings.k)
+        within = broken[:, None] <= broken.new_tensor(self.settings.epsilons)
+        return torch.where(within, torch.minimum(left, kept[:, None]), 1.0)
+
+    def _searched(
+        self, clean: Explained, certified: Tensor, broken: Tensor, by: Explained
+    ) -> tuple[Tensor, Tensor, Explained, list[Decided]]:
+        """Proved and broken lengths, and the inputs of these, after a search over activation cells.
+
+        Decisions that are not proved up to the tolerance are searched: those that an attack broke,
+        too, as the smallest change is worth knowing. Last comes why each that is open is so.
+        """
+        settings = self.settings
+        reasons: list[Decided] = ["unsearched"] * len(certified)
+        rows = (certified < settings.tolerance).nonzero().squeeze(1)
+        asked = settings.attack != "none" and settings.radii == "all" and settings.search > 0
+        recorded = (
+            has_cells(self.subject.recorded, clean.x[rows], settings.explained, self.region)
+            if asked and self.columns.tabular and not self.columns.counts
+            else None
+        )
+        found = recorded and searched(
+            recorded,
+            clean.x[rows],
+            clean.y[rows],
+            by.x[rows],
+            settings,
+            one_hot=self.one_hot,
+            region=self.region,
+            radius=settings.tolerance,
+        )
+        if not found:
+            return certified, broken, by, reasons
+        shortest, nearest = self._confirmed(clean, rows, [by.x[rows], found.x.to(clean.x)])
+        certified = certified.index_copy(0, rows, torch.maximum(certified[rows], found.lower))
+        broken = broken.index_copy(0, rows, torch.minimum(broken[rows], shortest))
+        for row, why in zip(rows.tolist(), found.decided_by, strict=True):
+            reasons[row] = "tie" if why == "tie" else "budget"
+        by = self.explained(by.x.index_copy(0, rows, nearest), clean.y)
+        return certified, broken, by, reasons
 
     def _confirmed(
         self, clean: Explained, rows: Tensor, found: Sequence[Tensor]
@@ -240,3 +290,24 @@ class Auditor:
             k=self.settings.k,
             seed=self.settings.seed,
         )
+
+
+def _decided(
+    certified: Tensor,
+    broken: Tensor,
+    tolerance: float,
+    first: tuple[Tensor, Tensor],
+    reasons: Sequence[Decided],
+) -> tuple[Decided, ...]:
+    """What decided each decision, or why it is open; `first` are those decided without a search."""
+    found: list[Decided] = []
+    by_bound, by_attack = (each.tolist() for each in first)
+    proved, refuted = (certified >= tolerance).tolist(), (broken <= tolerance).tolist()
+    for row, why in enumerate(reasons):
+        if proved[row]:
+            found.append("bound" if by_bound[row] else "cells")
+        elif refuted[row]:
+            found.append("attack" if by_attack[row] else "cells")
+        else:
+            found.append(why)
+    return tuple(found)

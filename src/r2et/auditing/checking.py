@@ -20,10 +20,12 @@ from r2et import __version__
 from r2et.attacks.registry import attack
 from r2et.auditing.auditor import INSIDE, Auditor
 from r2et.auditing.evidence import Evidence
+from r2et.auditing.searching import has_cells, searched
 from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.subject import made_ready, model_digest
 from r2et.auditing.tables import Chunk
 from r2et.certification.certificate import certify
+from r2et.certification.replay import record as recorded_from
 from r2et.core.files import write_text
 from r2et.core.one_hot import project_one_hot
 from r2et.core.ranking import order, precision_at_k
@@ -301,6 +303,19 @@ def replay(path: str | Path, model: nn.Module) -> Replayed:
         epsilons=(distance,),
     )
     radius = max(float(proved.radius), distance * bool(proved.precision[0, 0] == 1))
+    if record.proved_radius is not None and radius < record.proved_radius:
+        recorded = has_cells(recorded_from(exact, x[:1]), x[:1], settings.explained, region)
+        found = recorded and searched(
+            recorded,
+            x[:1],
+            y[:1],
+            x[:1],
+            settings,
+            one_hot=one_hot,
+            region=region,
+            radius=record.proved_radius,
+        )
+        radius = max(radius, float(found.lower)) if found else radius
     before, after = (tuple(record.names[number] for number in top) for top in tops)
     return Replayed(
         before=before,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks.pgd import flippable
+from r2et.auditing.evidence import Decided
 from r2et.auditing.tables import Columns
 from r2et.core.reasons import VERDICTS as VERDICTS
 from r2et.core.reasons import Verdict
@@ -197,10 +198,11 @@ class Decision:
     """What was found out about one decision of one model.
 
     None stands for what was not measured, and a certified radius that is `unbounded`. The two
-    precisions are the shares of the reasons kept at each of the audit's lengths. `weakest` are the
-    shown feature and the other one that limit the proof; `left` and `entered` the features that the
-    change of `broken_radius` exchanges. A counter-example and a drawing are there of decisions told
-    in full only.
+    precisions are the shares of the reasons kept at each of the audit's lengths. `decided` says
+    what decided the verdict, or why it is open; a `smallest` broken radius is proved to be that.
+    `weakest` are the shown feature and the other one that limit the proof; `left` and `entered` the
+    features that the change of `broken_radius` exchanges. A counter-example and a drawing are there
+    of decisions told in full only.
     """
 
     row: Annotated[int, Label("row")]
@@ -210,6 +212,7 @@ class Decision:
     prediction: Annotated[str, Label("prediction")]
     probability: Annotated[float, Label("probability")]
     verdict: Annotated[Verdict, Label("verdict")]
+    decided: Annotated[Decided, Label("decided by")]
     certified_radius: Annotated[float | None, Label("certified radius")]
     unbounded: Annotated[bool, Label("unbounded")]
     certified_order_radius: Annotated[float | None, Label("certified order radius")]
@@ -225,6 +228,7 @@ class Decision:
     slopes: Annotated[tuple[float, ...], Label("slopes", cell=list)]
     left: Annotated[tuple[str, ...], Label("left", cell=list)] = ()
     entered: Annotated[tuple[str, ...], Label("entered", cell=list)] = ()
+    smallest: Annotated[bool, Label("smallest change proved")] = False
     tie: Annotated[bool, Label("tie")] = False
     checked: Annotated[bool, Label("checked")] = False
     off_data_share: Annotated[

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,12 @@ class Explained:
         return torch.sigmoid(log_odds(self.logits, self.y))
 
 
+Decided = Literal["bound", "cells", "attack", "budget", "tie", "unsearched"]
+"""What decided a decision at the tolerance: bounds proved it, or a search over all activation cells
+did, or an attack broke it. Or why it is open: that search ran out of time, or was left with two
+features that tie, or there was none, as of models without cells."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
     """What was found out about B decisions, for each of E lengths where it depends on them."""
@@ -78,6 +85,8 @@ class Evidence:
     """(B, E), None without an attack."""
     broken_by: Explained
     """The inputs of those changes, the clean ones where there is none."""
+    decided: tuple[Decided, ...]
+    """(B,)."""
     worst: Explained
     """The most damaging inputs found within the tolerance, where decisions are drawn."""
     measures: dict[str, Tensor]

@@ -17,6 +17,7 @@ from r2et.evaluation.decisions import AttackedDecision, DecisionDrawing, drawn
 from r2et.metrics.statistics import odds_of_classes
 
 MOST_CHANGES = 40
+PROVED = 1 - 1e-4  # of a breaking change: nothing shorter breaks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +56,7 @@ class Formatter:
                     prediction=self.classes[int(clean.y[i])],
                     probability=probability[i],
                     verdict=verdict(certified[i], broken[i], settings.tolerance),
+                    decided=evidence.decided[i],
                     certified_radius=_finite(certified[i]),
                     unbounded=certified[i] == math.inf,
                     certified_order_radius=_finite(float(evidence.order[i])),
@@ -66,6 +68,7 @@ class Formatter:
                     slopes=tuple(slopes[i]),
                     left=self._names(gone),
                     entered=self._names(came),
+                    smallest=PROVED * broken[i] <= certified[i] < math.inf,
                     tie=bool(evidence.tie[i]),
                     checked=bool(checked[i]),
                     **measures,

@@ -64,13 +64,17 @@ class Subgroup:
 class Summary:
     """What was found about one model as a whole; None stands for what was not measured.
 
-    A median certified radius of None is beyond all bounds.
+    `decided` counts what decided, or why a decision is open; `smallest` are the broken decisions
+    whose shortest change is proved to be that. A median certified radius of None is beyond all
+    bounds.
     """
 
     name: str
     auc: float | None
     accuracy: float | None
     counts: dict[str, int]
+    decided: dict[str, int]
+    smallest: int
     curve: Curve
     median_certified_radius: float | None
     median_broken_radius: float | None

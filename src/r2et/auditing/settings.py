@@ -26,8 +26,10 @@ class AuditSettings:
     `chunk` rows are audited at a time, and what is found out about them is kept: 256 unless given,
     2048 without an attack. `rows` leaves out all but the first ones. `checked` is the share of the
     decisions with a proof that are attacked inside their radii, those proved furthest first
-    (`r2et.auditing.checking`). `project_one_hot` leaves out the directions in which one-hot columns
-    cannot vary.
+    (`r2et.auditing.checking`). `search` is how many seconds a decision, on average, the search over
+    activation cells may take that follows where neither proof nor attack decides, and that proves
+    the smallest changes, where radii are sought; 0 leaves it out. `project_one_hot` leaves out the
+    directions in which one-hot columns cannot vary.
     """
 
     k: int = 8
@@ -43,6 +45,7 @@ class AuditSettings:
     measured: int = 1000
     chunk: int | None = None
     checked: float = 0.1
+    search: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -66,6 +69,10 @@ class AuditSettings:
         if counts[0] < 1 or counts[1] < 0 or counts[2] < 1:
             raise ValueError(
                 f"an audit needs chunk >= 1, measured >= 0 and rows >= 1, got {counts}."
+            )
+        if not 0 <= self.search < math.inf:
+            raise ValueError(
+                f"search is a number of seconds a decision, 0 or more, got {self.search:g}."
             )
         if not 0 <= self.checked <= 1:
             raise ValueError(

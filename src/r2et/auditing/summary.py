@@ -6,12 +6,13 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
 import numpy as np
 import torch
 
 from r2et.auditing.decisions import MEASURES, VERDICTS, Decision, features_of
-from r2et.auditing.evidence import Subject
+from r2et.auditing.evidence import Decided, Subject
 from r2et.auditing.parts import MOST_SUBGROUPS, MOST_SWAPS, Preflight, Swap
 from r2et.auditing.records import (
     Curve,
@@ -61,10 +62,11 @@ class Tally:
     ) -> None:
         self.settings, self.classes, self.subgroup_values = settings, classes, subgroup_values
         self.counts: Counter[str] = Counter()
+        self.decided: Counter[str] = Counter()
         lengths = len(settings.epsilons)
         self.kept, self.left, self.proved_at, self.broken_at = (np.zeros(lengths) for _ in range(4))
         self.certified, self.broken = array("d"), array("d")
-        self.right = self.ties = self.proved = self.checked = 0
+        self.right = self.ties = self.proved = self.checked = self.smallest = 0
         self.labels = array("i")
         self.odds = [array("d") for _ in classes]
         self.means = {name: Mean() for name in MEASURES}
@@ -75,6 +77,8 @@ class Tally:
     def add(self, decision: Decision) -> None:
         """Count one decision in."""
         self.counts[decision.verdict] += 1
+        self.decided[decision.decided] += 1
+        self.smallest += decision.smallest and decision.verdict == "broken"
         lengths = np.array(self.settings.epsilons)
         certified = math.inf if decision.unbounded else decision.certified_radius or 0.0
         broken = math.inf if decision.broken_radius is None else decision.broken_radius
@@ -128,6 +132,8 @@ class Tally:
             auc=self._auc(),
             accuracy=self.right / len(self.labels) if self.labels else None,
             counts={verdict: self.counts[verdict] for verdict in VERDICTS},
+            decided={each: self.decided[each] for each in get_args(Decided) if self.decided[each]},
+            smallest=self.smallest,
             curve=Curve(
                 epsilons=self.settings.epsilons,
                 certified_precision=_shares(self.kept, rows),

@@ -90,12 +90,13 @@ def search_cells(
     `certify`. Counter-examples lie strictly inside of a cell.
     """
     given = model.given if isinstance(model, RecordedModel) else model
-    check_call(given, x, y)
+    as_used = x.to(model.dtype) if isinstance(model, RecordedModel) else x
+    check_call(given, as_used, y)
     check_k(k, x[0].numel())
     if not seconds >= 0:
         raise ValueError(f"a search takes a number of seconds >= 0, got {seconds}.")
-    y = predicted(given, x) if y is None else y
-    check_predicted(given, x, y, len(x))
+    y = predicted(given, as_used) if y is None else y
+    check_predicted(given, as_used, y, len(x))
     _check_ball(perturbation, x)
     recorded = model if isinstance(model, RecordedModel) else record(model, x)
     with torch.inference_mode(False), torch.no_grad():

@@ -152,6 +152,14 @@ def audit_command(
             "proved furthest first, .1 unless given; one that breaks ends with exit code 1.",
         ),
     ] = None,
+    search: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Slopes: seconds a decision for the search over activation cells that follows "
+            "where proof and attack leave a verdict open, 1 unless given; 0: none.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the attack's random numbers.")] = 0,
     out: Annotated[
         Path | None,
@@ -229,6 +237,7 @@ def audit_command(
             project_one_hot=project_one_hot or None,
             rows=rows,
             checked=checked,
+            search=search,
             seed=seed,
             config=settings,
             out=folder,

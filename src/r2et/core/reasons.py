@@ -11,9 +11,10 @@ from r2et.core.naming import nearest
 
 Verdict = Literal["certified", "broken", "undetermined"]
 VERDICTS: tuple[Verdict, ...] = ("certified", "broken", "undetermined")
-By = Literal["enumerated", "closed form", "bound", "attack"]
+By = Literal["enumerated", "closed form", "bound", "cells", "attack"]
 """What decided a verdict: every move was looked at, or what they can do at most was computed, or
-bounded; or one move was found that breaks it."""
+bounded; or all activation cells that moves lead to were searched, or one move was found that breaks
+it."""
 
 
 Side = Literal["for", "against", "both"]

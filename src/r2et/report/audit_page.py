@@ -54,6 +54,13 @@ from r2et.trees.readers import is_fitted_model
 __all__ = ["audit", "audit_html", "write_audit_page"]
 
 VERDICTS = ("certified", "undetermined", "broken")
+BY = {"bound": "bounds", "cells": "search over cells", "attack": "attack"}
+OPEN = {
+    "budget": "the search over activation cells ran out of time",
+    "tie": "two features tie where that would be decided",
+    "unsearched": "this model has no activation cells that could be searched",
+}
+"""Why a decision is open."""
 TOLD = 50
 """Decisions that are readable in full without JavaScript."""
 
@@ -70,6 +77,7 @@ OF_SLOPES = (
     "radii",
     "measured",
     "checked",
+    "search",
 )
 OF_CONTRIBUTIONS = (
     "side",
@@ -117,6 +125,7 @@ def audit(
     measured: int | None = None,
     chunk: int | None = None,
     checked: float | None = None,
+    search: float | None = None,
     seed: int = 0,
     config: DataSettings | str | Path | None = None,
     out: str | Path | None = None,
@@ -173,6 +182,7 @@ def audit(
         "radii": radii,
         "measured": measured,
         "checked": checked,
+        "search": search,
     }
     known = {name: value for name, value in asked.items() if value is not None}
     models = models_of(model)
@@ -465,6 +475,10 @@ def measures(audit: Audit) -> list[dict[str, Any]]:
         ("Certified", f"Proved: no change up to {tolerance:g} replaces a reason.",
          counted("certified")),
         ("Undetermined", "Neither proved nor refuted.", counted("undetermined")),
+        ("Decided by", "What the verdicts rest on: bounds of all changes, a search over all "
+         "activation cells within reach, or a change that an attack found.", _decided),
+        ("Smallest changes proved", "Broken decisions of which the change shown is the shortest "
+         "that there is.", _smallest),
         ("Broken", f"A change up to {tolerance:g} that replaces a reason is shown.",
          counted("broken")),
         (f"Reasons kept within {tolerance:g}", "Mean share of the reasons that stay, in the worst "
@@ -502,6 +516,18 @@ def measures(audit: Audit) -> list[dict[str, Any]]:
         {"name": name, "says": says, "values": [show(model) for model in models]}
         for name, says, show in table
     ]
+
+
+def _decided(model: Summary) -> str:
+    """What decided how many decisions."""
+    known = [(each, model.decided.get(each, 0)) for each in BY]
+    return ", ".join(f"{BY[each]} {count:,}" for each, count in known if count) or NOT_MEASURED
+
+
+def _smallest(model: Summary) -> str:
+    """Of how many broken decisions the shortest change is known."""
+    broken = model.counts["broken"]
+    return f"{model.smallest:,} of {broken:,}" if broken else NOT_MEASURED
 
 
 def _exchanges(
@@ -569,11 +595,14 @@ def _says(settings: AuditSettings, decision: Decision) -> str:
     """The verdict of a decision at the tolerance, with what it rests on."""
     within, broken = f"{settings.tolerance:g}", decision.broken_radius
     if decision.verdict == "certified":
-        return f"Proved: no change up to {within} replaces a reason."
+        cells = ": all activation cells within were searched" * (decision.decided == "cells")
+        return f"Proved: no change up to {within} replaces a reason{cells}."
     if decision.verdict == "broken":
-        return f"A change of length {length_up(broken or 0)} replaces a reason."
+        shortest = ", and none is shorter (proved)" if decision.smallest else ""
+        return f"A change of length {length_up(broken or 0)} replaces a reason{shortest}."
     proved = length_down(decision.certified_radius or 0)
-    return f"Open at {within}: proved only up to {proved}, and {_search(settings, broken)}."
+    found = _search(settings, broken)
+    return f"Open at {within}: proved only up to {proved}, {found}, and {OPEN[decision.decided]}."
 
 
 def _search(settings: AuditSettings, broken: float | None) -> str:
