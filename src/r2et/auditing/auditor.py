@@ -9,15 +9,17 @@ from torch import Tensor
 from r2et.attacks.radius import PAIRS, WALK
 from r2et.attacks.registry import attack_curve
 from r2et.auditing.decisions import MeasureInput, measured
-from r2et.auditing.evidence import Decided, Evidence, Explained, Subject
-from r2et.auditing.searching import has_cells, searched
+from r2et.auditing.evidence import Evidence, Explained, Subject
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
+from r2et.certification.cells import CellVerdicts, has_cells, search_cells
 from r2et.certification.certificate import Certificate, certify
-from r2et.core.one_hot import project_one_hot
+from r2et.certification.replay import RecordedModel
+from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.ranking import order, precision_at_k, ties, top_k_mask
+from r2et.core.reasons import Decided
 from r2et.explainers import Explainer, Gradient, input_gradient, shaped
-from r2et.perturbations import PERTURBATIONS
+from r2et.perturbations import PERTURBATIONS, NormBall
 
 MANY = 20_000  # rows beyond which radii are not sought unless asked for
 BEYOND = (0.0, 1e-9, 1e-6, 1e-4)  # of the way to a broken input, where it is tried again
@@ -219,22 +221,18 @@ class Auditor:
         reasons: list[Decided] = ["unsearched"] * len(certified)
         rows = (certified < settings.tolerance).nonzero().squeeze(1)
         asked = settings.attack != "none" and settings.radii == "all" and settings.search > 0
-        recorded = (
-            has_cells(self.subject.recorded, clean.x[rows], settings.explained, self.region)
-            if asked and self.columns.tabular and not self.columns.counts
-            else None
-        )
-        found = recorded and searched(
-            recorded,
+        if not (asked and self.columns.tabular and not self.columns.counts):
+            return certified, broken, by, reasons
+        found = searched(
+            self.subject.recorded,
             clean.x[rows],
             clean.y[rows],
             by.x[rows],
             settings,
             one_hot=self.one_hot,
-            region=self.region,
-            radius=settings.tolerance,
+            region=self.region.at(settings.tolerance),
         )
-        if not found:
+        if found is None:
             return certified, broken, by, reasons
         shortest, nearest = self._confirmed(clean, rows, [by.x[rows], found.x.to(clean.x)])
         certified = certified.index_copy(0, rows, torch.maximum(certified[rows], found.lower))
@@ -290,6 +288,40 @@ class Auditor:
             k=self.settings.k,
             seed=self.settings.seed,
         )
+
+
+def searched(
+    model: RecordedModel | None,
+    x: Tensor,
+    y: Tensor,
+    known: Tensor,
+    settings: AuditSettings,
+    *,
+    one_hot: OneHot | None,
+    region: NormBall,
+) -> CellVerdicts | None:
+    """What all activation cells within a region say of decisions, the nearest changes included.
+
+    `known` are inputs that an attack found. None of models without cells, and where what was read
+    of one is not what it computes: then nothing is said.
+    """
+    if model is None or not has_cells(model, x, settings.explained, region):
+        return None
+    try:
+        return search_cells(
+            model,
+            x,
+            y,
+            k=settings.k,
+            perturbation=region,
+            goal="smallest",
+            of=settings.explained,
+            one_hot=one_hot,
+            known=[known],
+            seconds=settings.search * len(x),
+        )
+    except ValueError:
+        return None
 
 
 def _decided(

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from r2et import __version__
 from r2et.attacks.registry import attack
-from r2et.auditing.auditor import INSIDE, Auditor
+from r2et.auditing.auditor import INSIDE, Auditor, searched
 from r2et.auditing.evidence import Evidence
-from r2et.auditing.searching import has_cells, searched
 from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.subject import made_ready, model_digest
 from r2et.auditing.tables import Chunk
@@ -304,18 +303,16 @@ def replay(path: str | Path, model: nn.Module) -> Replayed:
     )
     radius = max(float(proved.radius), distance * bool(proved.precision[0, 0] == 1))
     if record.proved_radius is not None and radius < record.proved_radius:
-        recorded = has_cells(recorded_from(exact, x[:1]), x[:1], settings.explained, region)
-        found = recorded and searched(
-            recorded,
+        found = searched(
+            recorded_from(exact, x[:1]),
             x[:1],
             y[:1],
             x[:1],
             settings,
             one_hot=one_hot,
-            region=region,
-            radius=record.proved_radius,
+            region=region.at(record.proved_radius),
         )
-        radius = max(radius, float(found.lower)) if found else radius
+        radius = radius if found is None else max(radius, float(found.lower))
     before, after = (tuple(record.names[number] for number in top) for top in tops)
     return Replayed(
         before=before,

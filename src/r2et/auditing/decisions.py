@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from r2et.attacks.pgd import flippable
-from r2et.auditing.evidence import Decided
 from r2et.auditing.tables import Columns
 from r2et.core.reasons import VERDICTS as VERDICTS
-from r2et.core.reasons import Verdict
+from r2et.core.reasons import Decided, Verdict
 from r2et.core.rng import stream
 from r2et.evaluation.decisions import DecisionDrawing
 from r2et.explainers import Explainer, input_gradient

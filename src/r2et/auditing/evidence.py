@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from r2et.certification.replay import RecordedModel
+from r2et.core.reasons import Decided
 from r2et.explainers import log_odds, logits_of
 from r2et.preflight.kinds import Finding
 
@@ -57,12 +57,6 @@ class Explained:
     def probability(self) -> Tensor:
         """Of the class that is explained: (B,)."""
         return torch.sigmoid(log_odds(self.logits, self.y))
-
-
-Decided = Literal["bound", "cells", "attack", "budget", "tie", "unsearched"]
-"""What decided a decision at the tolerance: bounds proved it, or a search over all activation cells
-did, or an attack broke it. Or why it is open: that search ran out of time, or was left with two
-features that tie, or there was none, as of models without cells."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

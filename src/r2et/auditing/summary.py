@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from r2et.auditing.decisions import MEASURES, VERDICTS, Decision, features_of
-from r2et.auditing.evidence import Decided, Subject
+from r2et.auditing.evidence import Subject
 from r2et.auditing.parts import MOST_SUBGROUPS, MOST_SWAPS, Preflight, Swap
 from r2et.auditing.records import (
     Curve,
@@ -23,6 +23,7 @@ from r2et.auditing.records import (
 )
 from r2et.auditing.settings import LEAST_CHECKED, AuditSettings
 from r2et.auditing.tables import Source
+from r2et.core.reasons import Decided
 from r2et.metrics.exchanges import doubt
 from r2et.metrics.statistics import auc_of
 

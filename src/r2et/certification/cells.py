@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from r2et.certification.certificate import check_call
 from r2et.certification.pieces import pieces_of
 from r2et.certification.replay import (
     EQUAL,
     RecordedModel,
+    check_call,
     check_kept,
     inside,
     logits_and_gradients,
@@ -117,6 +117,18 @@ def search_cells(
             found.append(_verdicts(frontier, exact[rows]))
         joined = _joined(found)
         return _checked(recorded, network, task, exact, y, joined, perturbation.radius)
+
+
+def has_cells(model: RecordedModel | None, x: Tensor, of: Quantity, region: NormBall) -> bool:
+    """Whether `search_cells` takes decisions like x within a region of this kind."""
+    if model is None or type(region) is not L2Ball or region.bounds is not None or not len(x):
+        return False
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            network = pieces_of(model.program, x[:1].detach().double())
+    except ValueError:
+        return False
+    return of == "logit" or len(network.shift) == 2
 
 
 def _check_ball(perturbation: NormBall, x: Tensor) -> None:

@@ -7,13 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from r2et.certification.replay import RecordedModel, check_kept, inside, noise, record, replay
+from r2et.certification.replay import (
+    RecordedModel,
+    check_call,
+    check_kept,
+    inside,
+    noise,
+    record,
+    replay,
+)
 from r2et.certification.search import MANY, UNBOUNDED, RadiusSearch, Task
-from r2et.core.autograd import eval_mode
-from r2et.core.naming import briefly
 from r2et.core.one_hot import OneHot
 from r2et.core.ranking import check_k, order
-from r2et.explainers import Quantity, check_inputs
+from r2et.explainers import Quantity
 from r2et.perturbations import Box, L2Ball, NormBall, Unsaid
 
 FIRST_GUESS = 0.1
@@ -103,24 +109,6 @@ def _joined(parts: Sequence[Certificate]) -> Certificate:
         if each.name != "epsilons"
     }
     return replace(parts[0], **tensors)
-
-
-def check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
-    """Refuse inputs and labels that are none, and a model that fails on them."""
-    if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or not len(x):
-        got = f"{type(model).__name__} and {tuple(getattr(x, 'shape', ())) or type(x).__name__}"
-        raise ValueError(
-            f"certificates are of a torch.nn.Module at one row of x or more, got {got}."
-        )
-    try:
-        with torch.no_grad(), eval_mode(model):
-            model(x[:1])
-    except Exception as problem:  # a model's own code may raise anything
-        raise ValueError(
-            f"{type(model).__name__} fails on a row of x ({briefly(problem)}): give "
-            "inputs of the shape and type it predicts on."
-        ) from problem
-    check_inputs(model, x, y)
 
 
 def _checked_epsilons(

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from r2et.certification.affine import TINY
-from r2et.certification.certificate import check_call
 from r2et.certification.mixtures import AT_ONCE, Asked, Mixtures, ScoreTask, mixtures
 from r2et.certification.replay import (
     EQUAL,
     POINTS,
     RecordedModel,
+    check_call,
     check_kept,
     record,
     replay,

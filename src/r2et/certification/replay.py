@@ -19,7 +19,7 @@ from r2et.certification.recording import program_of
 from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.exact import exact_copy
 from r2et.core.naming import briefly
-from r2et.explainers import class_logits
+from r2et.explainers import check_inputs, class_logits
 
 POINTS = 64
 """Places around the inputs at which program and model are compared."""
@@ -44,6 +44,24 @@ class RecordedModel:
     exact: nn.Module
     program: Program
     dtype: torch.dtype
+
+
+def check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
+    """Refuse inputs and labels that are none, and a model that fails on them."""
+    if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or not len(x):
+        got = f"{type(model).__name__} and {tuple(getattr(x, 'shape', ())) or type(x).__name__}"
+        raise ValueError(
+            f"certificates are of a torch.nn.Module at one row of x or more, got {got}."
+        )
+    try:
+        with torch.no_grad(), eval_mode(model):
+            model(x[:1])
+    except Exception as problem:  # a model's own code may raise anything
+        raise ValueError(
+            f"{type(model).__name__} fails on a row of x ({briefly(problem)}): give "
+            "inputs of the shape and type it predicts on."
+        ) from problem
+    check_inputs(model, x, y)
 
 
 def record(model: nn.Module, x: Tensor, exact: nn.Module | None = None) -> RecordedModel:

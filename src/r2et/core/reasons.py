@@ -16,6 +16,11 @@ By = Literal["enumerated", "closed form", "bound", "cells", "attack"]
 bounded; or all activation cells that moves lead to were searched, or one move was found that breaks
 it."""
 
+Decided = Literal["bound", "cells", "attack", "budget", "tie", "unsearched"]
+"""What decided a decision at the tolerance: bounds proved it, or a search over all activation cells
+did, or an attack broke it. Or why it is open: that search ran out of time, or was left with two
+features that tie, or there was none, as of models without cells."""
+
 
 Side = Literal["for", "against", "both"]
 """Which contributions to a decided class are its reasons."""
