@@ -167,7 +167,9 @@ def test_the_command_takes_seconds_of_a_search(
     given = f"r2et audit {data} --explain slopes --model mine:build --k 2 --rounds 1 --search 2"
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("sys.argv", [*given.split(), "--out", str(out)])
-    main()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
     header, *_ = (out / "decisions.csv").read_text().splitlines()
     assert "decided by" in header
     assert "smallest change proved" in header
