@@ -13,7 +13,7 @@ from made_people import people
 from r2et.bands.contributions import contributions
 from r2et.evaluation.moves import Additive
 from r2et.report.charts import file_of
-from r2et.trees import stabilize
+from r2et.trees import descent, stabilize
 from reproduction.reasons import models, rows
 from reproduction.reasons.__main__ import main
 from reproduction.reasons.frontier import dots, frontier, middle
@@ -241,9 +241,10 @@ def test_repairs_are_told_by_the_grade_that_held_rows_favour(
 
 
 def test_a_repair_is_measured_beside_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {"PENALTIES": (0.5,), "FEW": 100, "MOVES": 4, "PEOPLE": 50}
-    for name, value in small.items():
+    small = {"PENALTIES": (0.5,), "FEW": 100, "MOVES": 4, "PEOPLE": 50, "SEARCHED": 50}
+    for name, value in (small | {"SEARCH_MOVES": 4, "SHARING": 50}).items():
         monkeypatch.setattr(stabilize, name, value)
+    monkeypatch.setattr(descent, "LOOKS", 10)
     case = a_case(500, age=3.0)
     before, after = repaired("compas", case, 55, "hgb", [PLAIN, "reading"])
     assert (before.grade, before.edges, before.worth) == (PLAIN, 0, 1.0)
