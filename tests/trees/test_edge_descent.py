@@ -121,14 +121,16 @@ def test_each_so_manieth_is_judged_as_if_there_were_no_others() -> None:
 
 def test_what_is_left_to_wish_by_hand() -> None:
     before = Seen(broken=(0.2, 0.4), overlap=0.3)
-    assert left_to_wish(AIM, before, before, 1.0, 0.0) == pytest.approx(1.0)
-    # Halves and quarters of what was broken, half of the limit on O, and a distance of .2.
+    # Twice what may stay broken, and nothing of the limit on O; in the mean over widths, too.
+    plain = 2 + 0.25 * 1 + 0.25 * 2
+    assert left_to_wish(AIM, before, before, 1.0, 0.0) == pytest.approx(plain)
+    # A half and a quarter of what was broken, half of the limit on O, and a distance of .2.
     now = Seen(broken=(0.1, 0.1), overlap=0.35)
-    kept = 0.75 * 0.5 + 0.25 * (0.5 + 0.25) / 2
-    assert left_to_wish(AIM, before, now, 0.9, 0.2) == pytest.approx(kept + 0.1 * 0.5 + 0.1)
-    # Beyond two thirds of the limit, and where too few of the reasons are people's own.
-    far = Seen(broken=(0.1, 0.1), overlap=0.4)
-    wish = kept + 0.1 + 4 * (1 / 3 + 0.1)
+    kept = 1 + 0.25 * 0.75 + 0.25 * 0.75
+    assert left_to_wish(AIM, before, now, 0.9, 0.2) == pytest.approx(kept + 0.2)
+    # Beyond the limit by half of it, and a tenth too few of the reasons are people's own.
+    far = Seen(broken=(0.1, 0.1), overlap=0.45)
+    wish = 1.5 + 0.25 * 1.25 + 0.25 * 0.75 + 0.4
     assert left_to_wish(AIM, before, far, 0.7, 0.0) == pytest.approx(wish)
 
 

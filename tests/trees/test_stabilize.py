@@ -296,11 +296,8 @@ def test_the_best_grade_is_the_one_that_held_rows_favour() -> None:
     limits: Any = {"width": WIDTH, "k": 2, "auc_loss": 0.02, "overlap_gain": 0.2}
     grades = Grades.of(model, x, y, **limits)
     several = {each: grades.made(each) for each in module.GRADES}
-    best = stabilize(model, x, y, grade="best", **limits)
     order = sorted(several.values(), key=lambda each: (not each.held, each.chosen.worth))
-    assert best.grade == order[0].grade == grades.best
-    assert best.edges == order[0].edges
-    assert best.tried == order[0].tried
+    assert grades.best == order[0].grade
     # What one call finds does not depend on which grades were tried before it.
     alone = stabilize(model, x, y, grade="additive", **limits)
     assert (alone.edges, alone.tried) == (several["additive"].edges, several["additive"].tried)

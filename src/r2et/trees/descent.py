@@ -31,15 +31,14 @@ LOOKS = 160
 """How many sets of edges are tried from each start."""
 EVERY = 4
 """Each fourth of the people is asked first: what is no better for them is not tried on all."""
-WORST = 0.75
-"""How much the width that fares worst counts, beside the mean of all."""
-NEAR_OVERLAP, BEYOND = 0.1, 4.0
-"""What using up the limit on O counts, and what a limit's worth beyond `FAR` of it does."""
-FAR = 2 / 3
-OWN = 0.8
-"""The share of people's own reasons that bands are to keep: a little above what is asked."""
-DISTANCE, EDGE = 0.5, 0.002
-"""What scores of bands that say nothing would count beside all that was broken; and an edge."""
+STAYING = 0.5
+"""The share of what was broken that may stay."""
+OTHERS = 0.25
+"""How much all that is taken counts beside what is taken most of."""
+FEWER, OWN = 4.0, 0.8
+"""What lacks of the share of people's own reasons, and that share: a little above what is asked."""
+DISTANCE, EDGE = 1.0, 0.004
+"""What scores of bands that say nothing would count beside a limit that is reached; and an edge."""
 LEAST_GAIN = 1e-4
 
 Edges = dict[str, tuple[float, ...]]
@@ -71,17 +70,23 @@ def reasons_among(phi: Floats, second: Mask, side: Side, k: int) -> Mask:
     return found
 
 
-def left_to_wish(aim: Aim, before: Seen, now: Seen, own: float, distance: float) -> float:
-    """What is left to wish: 1 where everything that was broken still is and nothing else changed.
+def taken_of(shares: Sequence[float]) -> float:
+    """How much is taken of several limits, each as a share of it: mostly what is taken most of."""
+    return max(shares) + OTHERS * fmean(shares)
 
-    The share that is still broken, mostly that of the width that fares worst, + what the limit on O
-    and the share of people's `own` reasons take, + the mean squared `distance` of the band's score
-    from the person's, as a share of the variance of scores.
+
+def left_to_wish(aim: Aim, before: Seen, now: Seen, own: float, distance: float) -> float:
+    """What is left to wish, of what is broken at the width that fares worst and of the limit on O.
+
+    Besides count the mean over all widths, what lacks of the share of people's `own` reasons, and
+    the mean squared `distance` of the band's score from the person's, as a share of the variance of
+    scores.
     """
     kept = [one / max(was, 1e-2) for one, was in zip(now.broken, before.broken, strict=True)]
     spent = max(0.0, now.overlap - before.overlap) / max(aim.overlap_gain, 1e-9)
-    taken = NEAR_OVERLAP * spent + BEYOND * (max(0.0, spent - FAR) + max(0.0, OWN - own))
-    return WORST * max(kept) + (1 - WORST) * fmean(kept) + taken + DISTANCE * distance
+    taken = taken_of([max(kept) / STAYING, spent])
+    lacking = FEWER * max(0.0, OWN - own)
+    return taken + OTHERS * fmean(kept) / STAYING + lacking + DISTANCE * distance
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

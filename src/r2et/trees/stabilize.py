@@ -35,7 +35,7 @@ from r2et.core.naming import nearest
 from r2et.core.reasons import Side
 from r2et.metrics.individuality import overlap
 from r2et.trees.cells import CellTrees
-from r2et.trees.descent import Aim, Edges, People, reasons_among, settled
+from r2et.trees.descent import STAYING, Aim, Edges, People, reasons_among, settled, taken_of
 from r2et.trees.explained import behind, explained
 from r2et.trees.pipelines import taken_apart
 from r2et.trees.reading import Reading, Told, cells_of
@@ -59,14 +59,14 @@ DRAWS, REFERENCE = 3, 20
 """References that held decisions are told against, and rows of each."""
 TAUGHT, AGAINST = 3000, 100
 """Rows whose contributions make the curves of a model, and rows these are told against."""
+SEVERAL = 10_000
+"""Of up to so many rows all fifths are held one after another, of more three."""
 FEW, AGAIN = 2500, 3
 """Up to so many rows, curves are the mean over so many models more, of rows drawn again."""
 LEAST_SHARE, LEAST_ROWS = 0.005, 20  # of people in a band
 LEAST_LEARNT = 250  # rows that a penalty can be chosen on
 LEAST_OWN = 0.75
 """The share of people's own reasons that a reading keeps."""
-NEAR_LIMIT = 0.1
-"""What using up a limit on AUC or O counts beside all that was broken."""
 STOPPED_BY, PATIENCE = 0.15, 50
 """Share of rows held to stop by, and rounds without a gain where a model does not tell them."""
 
@@ -96,8 +96,8 @@ class Tried:
     `widest` says that people near an edge were those within the largest width, else it is the mean
     over all of them; where `penalty` is None, edges were found by descent. The limits are kept if
     AUC and O do so by a margin of one standard error of their changes, which parts of the rows
-    tell. Of trials within the limits the one of the smallest `worth` is chosen: the share of what
-    was broken that still is, and a little for what it takes of the limits.
+    tell. Of trials within the limits the one of the smallest `worth` is chosen: what it takes of
+    the limits and of the half of what was broken that may stay, whichever it takes most of.
     """
 
     penalty: float | None
@@ -407,7 +407,7 @@ def _parts(codes: Codes, seed: int) -> list[Mask]:
             f"stabilize chooses on held rows and needs {LEAST_LEARNT}, a tenth of each class, got "
             f"{len(codes)}: bring more, or set bands by hand with BandValues."
         )
-    times = 5 if len(codes) <= FEW else 3
+    times = 5 if len(codes) <= SEVERAL else 3
     fifths = StratifiedKFold(5, shuffle=True, random_state=seed).split(codes, codes)
     return [np.isin(np.arange(len(codes)), held) for _, held in islice(fifths, times)]
 
@@ -579,10 +579,10 @@ def _chosen(
 ) -> list[Tried]:
     """The trials, each with whether it kept to the limits, one of them chosen.
 
-    Of those within, the one that breaks least beside what the model did, at the width that fares
-    worst; held rows tell all this roughly only, so that AUC and O keep to their limits by a margin,
-    and coming near to one counts a little, too. If there is none within, going beyond a limit by as
-    much again weighs as all that was broken.
+    Of those within, the one that stays farthest from everything: from half of what was broken, at
+    the width that fares worst, and from the limits on AUC and O. Held rows tell all this roughly
+    only, so that a little less of one is not worth coming near to another. If none is within, going
+    beyond a limit by as much again weighs as much as reaching it.
     """
     found = [_weighed(before, each, auc_loss, overlap_gain) for each in tried]
     best = min(range(len(found)), key=lambda at: (not found[at].within, found[at].worth))
@@ -607,7 +607,7 @@ def _weighed(before: Measured, tried: Tried, auc_loss: float, overlap_gain: floa
     ]
     foreign = max(0.0, (LEAST_OWN - (1.0 if now.own is None else now.own)) / (1 - LEAST_OWN))
     beyond = sum(max(0.0, share - 1) for share in spent) + foreign
-    worth = max(kept) + NEAR_LIMIT * sum(spent) + beyond
+    worth = taken_of([max(kept) / STAYING, *spent]) + beyond
     return replace(tried, within=beyond <= 0, worth=worth)
 
 
