@@ -13,7 +13,8 @@ from made_people import people
 from r2et.bands.contributions import contributions
 from r2et.evaluation.moves import Additive
 from r2et.report.charts import file_of
-from r2et.trees import stabilize
+from r2et.trees import descent, stabilize
+from r2et.trees.stabilize import GRADES
 from reproduction.reasons import models, rows
 from reproduction.reasons.__main__ import main
 from reproduction.reasons.frontier import dots, frontier, middle
@@ -33,6 +34,7 @@ from reproduction.reasons.repair import (
     REPAIRS,
     Repair,
     read_repairs,
+    readings_told,
     repaired,
     repairs_table,
     repairs_told,
@@ -233,7 +235,7 @@ def test_repairs_are_told_by_the_grade_that_held_rows_favour(
     # A split on which a grade is missing is left out.
     table = repairs_table([*rows, a_repair(PLAIN, 56), a_repair("reading", 56, auc=0.1)])
     best, *_, reading = table[2:]
-    assert best.startswith("| compas | hgb | **best** | 1 | ")
+    assert best.startswith("| compas | hgb | **best** | 55 | ")
     assert best.split("|")[4:] == reading.split("|")[4:]
     assert best.endswith(f"| {verdict} |")
     kept = "1 of 1 tables (compas)" if verdict == "met" else "0 of 1 tables ()"
@@ -241,10 +243,37 @@ def test_repairs_are_told_by_the_grade_that_held_rows_favour(
     assert f"- hgb: {kept}" in page([a_row("stable")], [], [], rows)
 
 
+def test_repairs_of_the_version_before_are_told_apart() -> None:
+    rows = [a_repair(each, at) for each in (PLAIN, *GRADES) for at in (55, 71)]
+    text = page([a_row("stable")], [], [], rows)
+    now, before = text.split("### The version before")
+    assert "| compas | hgb | **best** | 71 | " in now
+    assert "| compas | hgb | **best** | 55 | " in before
+    assert "The version before" not in page([a_row("stable")], [], [], rows[1::2])
+
+
+def test_readings_say_how_far_they_are_from_people() -> None:
+    rows = [a_repair(PLAIN, at) for at in (70, 71, 73)]
+    rows += [a_repair(each, at, worth=0.9) for each in ("bands", "additive") for at in (70, 71)]
+    rows += [a_repair(each, 73, worth=0.1) for each in ("bands", "additive")]
+    rows += [a_repair("reading", at, worth=0.5, difference=at / 100, own=0.8) for at in (70, 71)]
+    assert "Of the 2 best, 2 are readings" in readings_told(rows)
+    rows.append(a_repair("reading", 73, worth=0.5, difference=2.0, own=0.1))
+    said = readings_told(rows)
+    assert "Of the 3 best, 2 are readings" in said
+    assert "by 0.70 log-odds on average (0.70 to 0.71)" in said.replace("\n", " ")
+    assert "80 % of the person's own reasons" in said
+    assert repairs_table(rows)[2].startswith("| compas | hgb | **best** | 70-71, 73 | ")
+    refits = [a_repair(each, worth=1 - len(each) / 10) for each in ("bands", "additive")]
+    rows = [a_repair(PLAIN), *refits, a_repair("reading", difference=1.0, own=0.8)]
+    assert readings_told(rows) == "None of the 1 best is a reading."
+
+
 def test_a_repair_is_measured_beside_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {"PENALTIES": (0.5,), "FEW": 100, "MOVES": 4, "PEOPLE": 50}
-    for name, value in small.items():
+    small = {"PENALTIES": (0.5,), "FEW": 100, "MOVES": 4, "PEOPLE": 50, "SEARCHED": 50}
+    for name, value in (small | {"SEARCH_MOVES": 4, "SHARING": 50}).items():
         monkeypatch.setattr(stabilize, name, value)
+    monkeypatch.setattr(descent, "LOOKS", 10)
     case = a_case(500, age=3.0)
     before, after = repaired("compas", case, 55, "hgb", [PLAIN, "reading"])
     assert (before.grade, before.edges, before.worth) == (PLAIN, 0, 1.0)

@@ -11,7 +11,11 @@ import pytest
 import xgboost
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -20,11 +24,13 @@ from r2et import audit
 from r2et.actionable.tables import TableMoves
 from r2et.bands.values import BandValues
 from r2et.core.reasons import Question
+from r2et.trees import descent
 from r2et.trees import stabilize as module
+from r2et.trees.explained import behind, explained
 from r2et.trees.readers import read_trees
 from r2et.trees.reading import Reading, Told
 from r2et.trees.search import TreeReasons
-from r2et.trees.stabilize import behind, explained, fitted_like, stabilize
+from r2et.trees.stabilize import Grades, fitted_like, stabilize
 
 WIDTH = {"age": 2.0, "debt": 0.1, "rooms": 0.0}
 
@@ -60,8 +66,10 @@ MODELS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"PENALTIES": (0.5, 0.05), "FEW": 100, "MOVES": 10, "PEOPLE": 100}.items():
+    few = {"PENALTIES": (0.5, 0.05), "FEW": 100, "MOVES": 10, "PEOPLE": 100}
+    for name, value in (few | {"SHARING": 100, "SEARCHED": 60, "SEARCH_MOVES": 6}).items():
         monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(descent, "LOOKS", 20)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -280,3 +288,36 @@ def test_models_and_rows_that_nothing_is_made_of_are_refused() -> None:
         stabilize(model, x, y[:10])
     with pytest.raises(ValueError, match="needs 250"):
         stabilize(model, x[:100], y[:100])
+
+
+def test_the_best_grade_is_the_one_that_held_rows_favour() -> None:
+    x, y = _people()
+    model = MODELS["lightgbm"].__class__(**MODELS["lightgbm"].get_params()).fit(x, y)
+    limits: Any = {"width": WIDTH, "k": 2, "auc_loss": 0.02, "overlap_gain": 0.2}
+    grades = Grades.of(model, x, y, **limits)
+    several = {each: grades.made(each) for each in module.GRADES}
+    order = sorted(several.values(), key=lambda each: (not each.held, each.chosen.worth))
+    assert grades.best == order[0].grade
+    # What one call finds does not depend on which grades were tried before it.
+    alone = stabilize(model, x, y, grade="additive", **limits)
+    assert (alone.edges, alone.tried) == (several["additive"].edges, several["additive"].tried)
+
+
+def test_the_best_grade_of_trees_that_take_no_constraints() -> None:
+    x, y = _people(400)
+    numbers = x[["age", "debt", "rooms"]]
+    model = GradientBoostingClassifier(n_estimators=20, random_state=0).fit(numbers, y)
+    width = {"age": 2.0, "debt": 0.1, "rooms": 0.0}
+    found = stabilize(model, numbers, y, width=width, k=1, grade="best", overlap_gain=0.5)
+    assert found.grade in ("bands", "reading")
+    with pytest.raises(ValueError, match="needs constraints on interactions"):
+        stabilize(model, numbers, y, width=width, k=1, grade="additive")
+
+
+def test_a_descent_is_among_what_is_tried_for_a_reading() -> None:
+    x, y = _people()
+    model = MODELS["hgb"].__class__(**MODELS["hgb"].get_params()).fit(x, y)
+    found = stabilize(model, x, y, width=WIDTH, k=2, grade="reading", overlap_gain=0.5)
+    assert [each.penalty for each in found.tried].count(None) == 1
+    assert all(each.auc_margin == 0 for each in found.tried)  # it predicts as before
+    assert sum(each.chosen for each in found.tried) == 1

@@ -40,7 +40,7 @@ class BandValues(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type
             if not (np.isfinite(edges).all() and (np.diff(edges) > 0).all()):
                 raise ValueError(f"edges of {name!r} must be finite and rising, got {given!r}.")
             self.edges_[name] = edges
-            self.values_[name] = _medians(_numbers(frame.iloc[:, names.index(name)]), edges)
+            self.values_[name] = medians(_numbers(frame.iloc[:, names.index(name)]), edges)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -82,7 +82,7 @@ def _numbers(column: "pd.Series[Any]") -> Floats:
     return found
 
 
-def _medians(numbers: Floats, edges: Floats) -> Floats:
+def medians(numbers: Floats, edges: Floats) -> Floats:
     """The value that half of the people of each band have no more than: (E + 1,)."""
     known = np.sort(numbers[~np.isnan(numbers)])
     ends = np.concatenate([[0], np.searchsorted(known, edges, side="left"), [len(known)]])

@@ -19,8 +19,8 @@ from r2et.bands.classifier import StableClassifier
 from r2et.bands.contributions import contributions
 from r2et.bands.scores import StepScore
 from r2et.evaluation.moved import Reasons, UnderMoves
+from r2et.trees.explained import explained
 from r2et.trees.reading import Told
-from r2et.trees.stabilize import explained
 
 Floats = NDArray[Any]
 

@@ -36,14 +36,14 @@ class Told:
 
     def score(self, rows: pd.DataFrame) -> Floats:
         """Log-odds of the second class: (N,)."""
-        cells, index = _different(self._cells(rows, self.front))
+        cells, index = different_cells(self._cells(rows, self.front))
         found: Floats = self.trees.table.scores(cells)[index, 0]
         return found
 
     def contributions(self, rows: pd.DataFrame, references: Sequence[pd.DataFrame]) -> Floats:
         """Shapley values of the columns against each of D references: (D, N, m)."""
         bands = self.reading or self.front
-        cells, index = _different(self._cells(rows, bands))
+        cells, index = different_cells(self._cells(rows, bands))
         table = self.trees.table
         found = [
             table.against(self._cells(each, bands)).contributions(cells)[index, :, 0]
@@ -68,7 +68,7 @@ def cells_of(trees: CellTrees, rows: pd.DataFrame) -> Codes:
     return np.stack(found, 1)
 
 
-def _different(cells: Codes) -> tuple[Codes, Codes]:
+def different_cells(cells: Codes) -> tuple[Codes, Codes]:
     """The different rows of cells, and which of them each row is."""
     keys = np.zeros(len(cells), dtype=np.int64)
     for column in cells.T:

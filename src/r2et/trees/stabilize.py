@@ -4,15 +4,17 @@ What breaks the reasons of trees is where their thresholds lie relative to where
 contributions of a model say what each number does; few edges keep that and lie where few people
 are. Behind them the same estimator is fitted again (grades "bands" and "additive"), or, where a
 model may not be changed, its reasons are those of the band's median person (grade "reading").
+Which of the three serves best is told by held rows (grade "best").
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from inspect import signature
 from itertools import islice, product
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 import numpy as np
@@ -30,34 +32,41 @@ from r2et.bands.table import spread_rows
 from r2et.bands.values import BandValues
 from r2et.core.arrays import Codes, Floats, Mask
 from r2et.core.naming import nearest
-from r2et.core.reasons import Side, shown_as
+from r2et.core.reasons import Side
 from r2et.metrics.individuality import overlap
 from r2et.trees.cells import CellTrees
-from r2et.trees.columns import over_cells
+from r2et.trees.descent import STAYING, Aim, Edges, People, reasons_among, settled, taken_of
+from r2et.trees.explained import behind, explained
 from r2et.trees.pipelines import taken_apart
-from r2et.trees.readers import read_trees
 from r2et.trees.reading import Reading, Told, cells_of
 
 Grade = Literal["bands", "additive", "reading"]
+BEST = "best"
+"""In place of a grade: the one of them that held rows favour."""
 GRADES: tuple[Grade, ...] = ("bands", "additive", "reading")
 
-PENALTIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.003)
+PENALTIES = (1.0, 0.5, 0.2, 0.1, 0.03, 0.01, 0.003)
 """Of people near an edge, against what the score loses: each is tried."""
+STAY = 4
+"""So many of the penalties that did best on the first held part are tried on the others."""
+SEARCHED, SEARCH_MOVES = 400, 20
+"""Decisions learnt from that a descent moves, and how often each by each width."""
+SHARING = 1000
+"""Decisions that O is measured on: moved ones and others."""
 PEOPLE, MOVES = 300, 40
 """Decisions of each held part that are moved, and how often each by each width."""
 DRAWS, REFERENCE = 3, 20
 """References that held decisions are told against, and rows of each."""
 TAUGHT, AGAINST = 3000, 100
 """Rows whose contributions make the curves of a model, and rows these are told against."""
-FEW, AGAIN = 2500, 4
+SEVERAL = 10_000
+"""Of up to so many rows all fifths are held one after another, of more three."""
+FEW, AGAIN = 2500, 3
 """Up to so many rows, curves are the mean over so many models more, of rows drawn again."""
 LEAST_SHARE, LEAST_ROWS = 0.005, 20  # of people in a band
 LEAST_LEARNT = 250  # rows that a penalty can be chosen on
-KINDS = 500  # rows that show what kinds of values each column has
 LEAST_OWN = 0.75
 """The share of people's own reasons that a reading keeps."""
-NEAR_LIMIT = 0.25
-"""What using up a limit on AUC or O counts beside all that was broken."""
 STOPPED_BY, PATIENCE = 0.15, 50
 """Share of rows held to stop by, and rounds without a gain where a model does not tell them."""
 
@@ -85,15 +94,19 @@ class Tried:
     """What one penalty did on held rows, and whether it kept to the limits.
 
     `widest` says that people near an edge were those within the largest width, else it is the mean
-    over all of them. Of trials within the limits the one of the smallest `worth` is chosen: the
-    share of what was broken that still is, and a little for what it takes of the limits.
+    over all of them; where `penalty` is None, edges were found by descent. The limits are kept if
+    AUC and O do so by a margin of one standard error of their changes, which parts of the rows
+    tell. Of trials within the limits the one of the smallest `worth` is chosen: what it takes of
+    the limits and of the half of what was broken that may stay, whichever it takes most of.
     """
 
-    penalty: float
+    penalty: float | None
     widest: bool
     edges: int
     measured: Measured
     within: bool
+    auc_margin: float = 0.0
+    overlap_margin: float = 0.0
     worth: float = math.inf
     chosen: bool = False
 
@@ -120,11 +133,11 @@ class Stabilized:
     @property
     def chosen(self) -> Tried:
         """The trial that was chosen; of several grades the one of smallest `worth` is best."""
-        return next(each for each in self.tried if each.chosen)
+        return _best_of(self.tried)
 
     @property
     def held(self) -> bool:
-        """Whether AUC and O kept to the limits on held rows."""
+        """Whether AUC and O kept to the limits on held rows, by the margins."""
         return self.chosen.within
 
     def __str__(self) -> str:
@@ -158,42 +171,6 @@ def _shares(broken: Sequence[float]) -> str:
     return " / ".join(f"{100 * each:.0f}" for each in broken)
 
 
-# --- what trees say -----------------------------------------------------------------------------
-
-
-def explained(model: Any, rows: pd.DataFrame) -> CellTrees:
-    """The trees of a fitted model of two classes over the columns of these rows."""
-    parts = taken_apart(model, rows)
-    ensemble = None if parts is None else read_trees(parts.estimator)
-    if parts is None or ensemble is None:
-        raise ValueError(
-            f"stabilize needs trees that can be read, column by column, got a "
-            f"{type(model).__name__}: give boosted trees of scikit-learn, XGBoost or LightGBM, or "
-            "a pipeline that ends with them and mixes no columns."
-        )
-    if ensemble.scale != "log-odds" or len(ensemble.constant) != 1:
-        raise ValueError(
-            f"stabilize takes boosted trees of two classes, got a {type(parts.estimator).__name__} "
-            f"of {len(ensemble.classes)} classes that adds up a {ensemble.scale}."
-        )
-    return over_cells(ensemble, parts, _kinds(rows))
-
-
-def behind(model: Pipeline, rows: pd.DataFrame) -> Told:
-    """What a fitted pipeline of `BandValues` and trees says of rows."""
-    front = model.steps[0][1]
-    return Told(trees=explained(model.steps[-1][1], front.transform(rows)), front=front)
-
-
-def _kinds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Some rows that hold every word that is there."""
-    kept = np.arange(len(rows)) < KINDS
-    for name in rows:
-        if not pd.api.types.is_numeric_dtype(rows[name]):
-            kept |= ~rows[name].duplicated().to_numpy()
-    return rows[kept]
-
-
 # --- the call -----------------------------------------------------------------------------------
 
 
@@ -205,7 +182,7 @@ def stabilize(
     width: Mapping[str, float | Sequence[float]] | float | Sequence[float] | None = None,
     k: int = 3,
     side: Side = "against",
-    grade: Grade = "bands",
+    grade: Grade | Literal["best"] = "bands",
     auc_loss: float = 0.003,
     overlap_gain: float = 0.03,
     random_state: int = 0,
@@ -220,64 +197,137 @@ def stabilize(
     Grades: "bands" fits the same estimator, with its parameters, behind bands; "additive" also
     keeps each moving number apart from all else, in place of the estimator's own constraints on
     interactions; "reading" leaves the model as it is and tells the reasons of the band's median
-    person. Which penalty is put on people near an edge is chosen on held rows: the one that breaks
-    least at an AUC no more than `auc_loss` below, and an O, what two people of a predicted class
-    share of their reasons, no more than `overlap_gain` above what the model has there.
+    person; "best" tries all three and gives back the one that does best on held rows. Which penalty
+    is put on people near an edge is chosen on held rows: the one that breaks least at an AUC no
+    more than `auc_loss` below, and an O, what two people of a predicted class share of their
+    reasons, no more than `overlap_gain` above what the model has there, each by a margin of one
+    standard error. For a reading, edges found by descent are tried, too.
 
     Estimators that need an `eval_set` to stop early are given a part of the rows.
     """
-    codes = _checked(X, y, k, side, grade)
-    own = explained(model, X)
-    if k >= len(own.names):
-        raise ValueError(f"k must be less than the {len(own.names)} attributes, got {k}.")
-    widths = _widths(own, X, width)
-    asked = _Asked(model=model, grade=grade, widths=widths, k=k, side=side, seed=random_state)
-    trials = [_tried(asked, X, np.asarray(y), codes, held) for held in _parts(codes, random_state)]
-    before = _mean([each.before for each in trials])
-    tried = _chosen(
-        before,
-        [
-            replace(each[0], measured=_mean([one.measured for one in each]))
-            for each in zip(*(each.after for each in trials), strict=True)
-        ],
-        auc_loss,
-        overlap_gain,
-    )
-    [best] = (each for each in tried if each.chosen)
-    [edges] = _edges(asked, own, X, np.asarray(y), [(best.penalty, best.widest)])
-    reference = X.iloc[spread_rows(codes, np.ones(len(X)), min(AGAINST, len(X)), random_state)]
-    if grade == "reading":
-        bands = BandValues(edges).fit(X)
-        made: Any = Reading(
-            model=model,
-            bands=bands,
-            reference=reference.reset_index(drop=True),
-            told=Told(trees=own, reading=bands),
-        )
-    else:
-        made = _refitted(asked, BandValues(edges).fit(X), X, np.asarray(y))
-    return Stabilized(
-        model=made,
-        grade=grade,
+    if grade not in (*GRADES, BEST):
+        raise ValueError(f"grade must be one of {', '.join((*GRADES, BEST))}, got {grade!r}.")
+    grades = Grades.of(
+        model,
+        X,
+        y,
+        width=width,
         k=k,
         side=side,
-        widths=widths,
-        edges=edges,
-        before=before,
-        after=best.measured,
-        tried=tuple(tried),
+        auc_loss=auc_loss,
+        overlap_gain=overlap_gain,
+        random_state=random_state,
     )
+    return grades.made(grades.best if grade == "best" else grade)
 
 
-def _checked(X: Any, y: Any, k: int, side: str, grade: str) -> Codes:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grades:
+    """What each grade does to a model on held rows; what grades have in common is done once."""
+
+    asked: "_Asked"
+    whole: "_Learnt"
+    parts: "list[_Part]"
+    codes: Codes
+    before: Measured
+    auc_loss: float
+    overlap_gain: float
+    known: "dict[Grade, list[Tried]]"
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        X: pd.DataFrame,
+        y: Any,
+        *,
+        width: Any = None,
+        k: int = 3,
+        side: Side = "against",
+        auc_loss: float = 0.003,
+        overlap_gain: float = 0.03,
+        random_state: int = 0,
+    ) -> "Grades":
+        """The model on held rows, all arguments being those of `stabilize`."""
+        codes = _checked(X, y, k, side)
+        own = explained(model, X)
+        if k >= len(own.names):
+            raise ValueError(f"k must be less than the {len(own.names)} attributes, got {k}.")
+        asked = _Asked(
+            model=model, widths=_widths(own, X, width), k=k, side=side, seed=random_state
+        )
+        labels = np.asarray(y)
+        parts = [_Part.of(asked, X, labels, codes, held) for held in _parts(codes, random_state)]
+        return cls(
+            asked=asked,
+            whole=_Learnt(asked=asked, trees=own, X=X, y=labels),
+            parts=parts,
+            codes=codes,
+            before=_mean([each.before for each in parts]),
+            auc_loss=auc_loss,
+            overlap_gain=overlap_gain,
+            known={},
+        )
+
+    def tried(self, grade: Grade) -> list[Tried]:
+        """What was tried for a grade, one of it chosen."""
+        if grade not in self.known:
+            limits = self.auc_loss, self.overlap_gain
+            several = _tried(self.parts, grade, *limits)
+            self.known[grade] = _chosen(self.before, several, *limits)
+        return self.known[grade]
+
+    @property
+    def best(self) -> Grade:
+        """The grade that held rows favour, of those that there are for the model."""
+        asked = self.asked.model
+        last = asked.steps[-1][1] if isinstance(asked, Pipeline) else asked
+        offered = [each for each in GRADES if each != "additive" or _constraints(last)]
+        chosen = {each: _best_of(self.tried(each)) for each in offered}
+        return min(chosen, key=lambda each: (not chosen[each].within, chosen[each].worth))
+
+    def made(self, grade: Grade) -> Stabilized:
+        """The model that a grade makes of all rows."""
+        asked, X = self.asked, self.whole.X
+        best = _best_of(self.tried(grade))
+        taken = (best.penalty, best.widest)
+        [edges] = self.whole.edges(grade, [taken], self.overlap_gain)
+        bands = BandValues(edges).fit(X)
+        if grade == "reading":
+            even = np.ones(len(X))
+            rows = spread_rows(self.codes, even, min(AGAINST, len(X)), asked.seed)
+            made: Any = Reading(
+                model=asked.model,
+                bands=bands,
+                reference=X.iloc[rows].reset_index(drop=True),
+                told=Told(trees=self.whole.trees, reading=bands),
+            )
+        else:
+            made = _refitted(asked, grade, bands, X, self.whole.y)
+        return Stabilized(
+            model=made,
+            grade=grade,
+            k=asked.k,
+            side=asked.side,
+            widths=asked.widths,
+            edges=edges,
+            before=self.before,
+            after=best.measured,
+            tried=tuple(self.tried(grade)),
+        )
+
+
+def _best_of(tried: Sequence[Tried]) -> Tried:
+    return next(each for each in tried if each.chosen)
+
+
+def _checked(X: Any, y: Any, k: int, side: str) -> Codes:
     """The number of each row's class; refused is what nothing can be made of."""
     if not isinstance(X, pd.DataFrame):
         raise ValueError(
             f"stabilize needs rows as a DataFrame, whose columns reasons are about, got a "
             f"{type(X).__name__}."
         )
-    if grade not in GRADES:
-        raise ValueError(f"grade must be one of {', '.join(GRADES)}, got {grade!r}.")
     if side not in ("for", "against", "both"):
         raise ValueError(f"side must be 'for', 'against' or 'both', got {side!r}.")
     if not (isinstance(k, int) and k >= 1):
@@ -332,10 +382,9 @@ def _numbers(column: "pd.Series[Any]") -> Floats:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Asked:
-    """What is to be made stable, how, and against which moves."""
+    """What is to be made stable, and against which moves."""
 
     model: Any
-    grade: Grade
     widths: tuple[dict[str, float], ...]
     k: int
     side: Side
@@ -346,10 +395,9 @@ class _Asked:
         """The columns that some move changes."""
         return list(dict.fromkeys(name for each in self.widths for name in each))
 
-    @property
-    def apart(self) -> list[str]:
+    def apart(self, grade: Grade) -> list[str]:
         """The columns that each stay by themselves."""
-        return self.moving if self.grade == "additive" else []
+        return self.moving if grade == "additive" else []
 
 
 def _parts(codes: Codes, seed: int) -> list[Mask]:
@@ -359,48 +407,171 @@ def _parts(codes: Codes, seed: int) -> list[Mask]:
             f"stabilize chooses on held rows and needs {LEAST_LEARNT}, a tenth of each class, got "
             f"{len(codes)}: bring more, or set bands by hand with BandValues."
         )
-    times = 5 if len(codes) <= FEW else 3
+    times = 5 if len(codes) <= SEVERAL else 3
     fifths = StratifiedKFold(5, shuffle=True, random_state=seed).split(codes, codes)
     return [np.isin(np.arange(len(codes)), held) for _, held in islice(fifths, times)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trial:
-    """A held part: the model as it is, and after each penalty."""
-
-    before: Measured
-    after: list[Tried]
+Choice = tuple[float | None, bool]
+"""A penalty, None for a descent, and whether only the largest width counts."""
 
 
-def _tried(asked: _Asked, X: pd.DataFrame, y: Any, codes: Codes, held: Mask) -> _Trial:
-    """What each penalty does, on held rows, to a model that was fitted to the others."""
-    learnt, judged = X[~held].reset_index(drop=True), X[held].reset_index(drop=True)
-    plain = fitted_like(asked.model, learnt, y[~held])
-    trees = explained(plain, learnt)
-    test = _Test.of(asked, learnt, judged, codes[held])
-    before = test(Told(trees=trees))
-    choices = list(product(PENALTIES, (False, True) if len(asked.widths) > 1 else (False,)))
-    several = _edges(asked, trees, learnt, y[~held], choices)
-    known: dict[str, Measured] = {}
-    found = []
-    for (penalty, widest), edges in zip(choices, several, strict=True):
-        if repr(edges) not in known:
-            bands = BandValues(edges).fit(learnt)
-            if asked.grade == "reading":
-                told = Told(trees=trees, reading=bands)
-            else:
-                told = behind(_refitted(asked, bands, learnt, y[~held]), learnt)
-            known[repr(edges)] = test(told)
-        found.append(
-            Tried(
-                penalty=penalty,
-                widest=widest,
-                edges=sum(len(own) for own in edges.values()),
-                measured=known[repr(edges)],
-                within=False,
-            )
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Learnt:
+    """Rows that edges are learnt from, and what the model that was fitted to them says."""
+
+    asked: "_Asked"
+    trees: CellTrees
+    X: pd.DataFrame
+    y: Any
+
+    @cached_property
+    def free(self) -> dict[str, Curve]:
+        """The curves of the model itself."""
+        return self._curves("bands")
+
+    @cached_property
+    def additive(self) -> dict[str, Curve]:
+        """The curves of trees that keep numbers apart."""
+        return self._curves("additive")
+
+    def _curves(self, grade: Grade) -> dict[str, Curve]:
+        """What each number that moves does to the score of a model, by these rows.
+
+        Of few rows the curves of one model follow chance: the mean over models of rows drawn again
+        follows it less.
+        """
+        asked, apart = self.asked, self.asked.apart(grade)
+        several = [self.trees]
+        if apart:
+            several = [explained(fitted_like(asked.model, self.X, self.y, apart), self.X)]
+        if len(self.X) <= FEW:
+            draw = np.random.default_rng(asked.seed)
+            for _ in range(AGAIN):
+                rows = _drawn_again(self.y, draw)
+                again = self.X.iloc[rows].reset_index(drop=True)
+                other = fitted_like(asked.model, again, self.y[rows], apart)
+                several.append(explained(other, self.X))
+        return _curves(several, self.X, self.y, asked)
+
+    def edges(self, grade: Grade, choices: Sequence[Choice], overlap_gain: float) -> list[Edges]:
+        """The edges of each number that moves, for each choice."""
+        curves = self.additive if grade == "additive" else self.free
+        named = [each for each in choices if each[0] is not None]
+        penalties = [(penalty, widest) for penalty, widest in named if penalty is not None]
+        found = dict(zip(named, _edges(self.asked, curves, penalties), strict=True))
+        if DESCENT in choices:
+            found[DESCENT] = self._descended(overlap_gain)
+        return [found[each] for each in choices]
+
+    def _descended(self, overlap_gain: float) -> Edges:
+        """Those that the reading of people learnt from is served best by."""
+        asked = self.asked
+        draw = np.random.default_rng(asked.seed + 2)
+        rows = self.X.iloc[draw.permutation(len(self.X))[:SHARING]].reset_index(drop=True)
+        people = People(
+            rows=rows,
+            moved=_all_moved(rows[:SEARCHED], asked.widths, self.X, SEARCH_MOVES, draw),
+            count=min(SEARCHED, len(rows)),
+            references=_references(self.X, draw),
         )
-    return _Trial(before=before, after=found)
+        starts = _edges(asked, self.free, [*product(PENALTIES, (False, True)), (math.inf, False)])
+        known = {name: np.sort(_numbers(self.X[name])) for name in asked.moving}
+        return settled(
+            self.trees,
+            {name: own[~np.isnan(own)] for name, own in known.items()},
+            people,
+            {name: curve.cuts for name, curve in self.free.items()},
+            starts,
+            Aim(k=asked.k, side=asked.side, overlap_gain=overlap_gain),
+            least=_least_people(len(self.X)),
+            seed=asked.seed,
+        )
+
+
+DESCENT: Choice = (None, False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Part:
+    """A held part: what is learnt from the other rows, and how the model as it is fares."""
+
+    learnt: _Learnt
+    test: "_Test"
+    before: Measured
+
+    @classmethod
+    def of(cls, asked: "_Asked", X: pd.DataFrame, y: Any, codes: Codes, held: Mask) -> "_Part":
+        """The model fitted to the others."""
+        rows, judged = X[~held].reset_index(drop=True), X[held].reset_index(drop=True)
+        trees = explained(fitted_like(asked.model, rows, y[~held]), rows)
+        test = _Test.of(asked, rows, judged, codes[held])
+        return cls(
+            learnt=_Learnt(asked=asked, trees=trees, X=rows, y=y[~held]),
+            test=test,
+            before=test(Told(trees=trees)),
+        )
+
+    def after(
+        self, grade: Grade, choices: Sequence[Choice], overlap_gain: float
+    ) -> dict[Choice, tuple[int, Measured]]:
+        """How many edges each choice makes, and how the model then fares."""
+        own, known = self.learnt, dict[str, Measured]()
+        found = {}
+        for choice, edges in zip(choices, own.edges(grade, choices, overlap_gain), strict=True):
+            if repr(edges) not in known:
+                bands = BandValues(edges).fit(own.X)
+                if grade == "reading":
+                    told = Told(trees=own.trees, reading=bands)
+                else:
+                    told = behind(_refitted(own.asked, grade, bands, own.X, own.y), own.X)
+                known[repr(edges)] = self.test(told)
+            found[choice] = sum(len(each) for each in edges.values()), known[repr(edges)]
+        return found
+
+
+def _tried(
+    parts: Sequence[_Part], grade: Grade, auc_loss: float, overlap_gain: float
+) -> list[Tried]:
+    """What penalties do on held parts: those that do best on the first are tried on all."""
+    widths = parts[0].learnt.asked.widths
+    choices: list[Choice] = list(product(PENALTIES, (False, True) if len(widths) > 1 else (False,)))
+    if grade == "reading":
+        choices.append(DESCENT)
+    found = [parts[0].after(grade, choices, overlap_gain)]
+    first = [_told(parts[:1], found, choice) for choice in choices]
+    ranked = _ranked(parts[0].before, first, auc_loss, overlap_gain)
+    # Of choices that gave the same edges one is enough; a descent is always seen to its end.
+    places = [place for place in ranked if choices[place] != DESCENT]
+    several = {first[place].measured: place for place in reversed(places)}
+    stay = sorted(several.values(), key=places.index)[:STAY]
+    choices = [choices[at] for at in range(len(choices)) if at in stay or choices[at] == DESCENT]
+    found += [each.after(grade, choices, overlap_gain) for each in parts[1:]]
+    return [_told(parts, found, choice) for choice in choices]
+
+
+def _told(
+    parts: Sequence[_Part],
+    found: Sequence[Mapping[Choice, tuple[int, Measured]]],
+    choice: Choice,
+) -> Tried:
+    """What a choice did: means over held parts, and how far they may be off."""
+    after = [each[choice][1] for each in found]
+    pairs = list(zip((each.before for each in parts), after, strict=True))
+    return Tried(
+        penalty=choice[0],
+        widest=choice[1],
+        edges=found[0][choice][0],
+        measured=_mean(after),
+        auc_margin=_standard_error([now.auc - was.auc for was, now in pairs]),
+        overlap_margin=_standard_error([now.overlap - was.overlap for was, now in pairs]),
+        within=False,
+    )
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """Of the mean of some values; of a single one it is not known, and 0."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def _chosen(
@@ -408,25 +579,36 @@ def _chosen(
 ) -> list[Tried]:
     """The trials, each with whether it kept to the limits, one of them chosen.
 
-    Of those within, the one that breaks least beside what the model did, at the width that fares
-    worst; held rows tell all this roughly only, so that coming near to a limit counts a little,
-    too. If there is none, going beyond a limit by as much again weighs as all that was broken.
+    Of those within, the one that stays farthest from everything: from half of what was broken, at
+    the width that fares worst, and from the limits on AUC and O. Held rows tell all this roughly
+    only, so that a little less of one is not worth coming near to another. If none is within, going
+    beyond a limit by as much again weighs as much as reaching it.
     """
-    found = []
-    for each in tried:
-        now = each.measured
-        kept = [own / max(was, 1e-9) for own, was in zip(now.broken, before.broken, strict=True)]
-        spent = [
-            max(0.0, before.auc - now.auc) / max(auc_loss, 1e-9),
-            max(0.0, now.overlap - before.overlap) / max(overlap_gain, 1e-9),
-        ]
-        foreign = max(0.0, (LEAST_OWN - (1.0 if now.own is None else now.own)) / (1 - LEAST_OWN))
-        beyond = sum(max(0.0, share - 1) for share in spent) + foreign
-        found.append(
-            replace(each, within=beyond <= 0, worth=max(kept) + NEAR_LIMIT * sum(spent) + beyond)
-        )
+    found = [_weighed(before, each, auc_loss, overlap_gain) for each in tried]
     best = min(range(len(found)), key=lambda at: (not found[at].within, found[at].worth))
     return [replace(each, chosen=at == best) for at, each in enumerate(found)]
+
+
+def _ranked(
+    before: Measured, tried: Sequence[Tried], auc_loss: float, overlap_gain: float
+) -> list[int]:
+    """The places of trials, the best first: by worth alone, which counts what is beyond limits."""
+    worths = [_weighed(before, each, auc_loss, overlap_gain).worth for each in tried]
+    return sorted(range(len(worths)), key=lambda at: worths[at])
+
+
+def _weighed(before: Measured, tried: Tried, auc_loss: float, overlap_gain: float) -> Tried:
+    """A trial with its worth, and whether it kept to the limits."""
+    now = tried.measured
+    kept = [own / max(was, 1e-9) for own, was in zip(now.broken, before.broken, strict=True)]
+    spent = [
+        max(0.0, before.auc - now.auc + tried.auc_margin) / max(auc_loss, 1e-9),
+        max(0.0, now.overlap - before.overlap + tried.overlap_margin) / max(overlap_gain, 1e-9),
+    ]
+    foreign = max(0.0, (LEAST_OWN - (1.0 if now.own is None else now.own)) / (1 - LEAST_OWN))
+    beyond = sum(max(0.0, share - 1) for share in spent) + foreign
+    worth = taken_of([max(kept) / STAYING, *spent]) + beyond
+    return replace(tried, within=beyond <= 0, worth=worth)
 
 
 def _mean(several: Sequence[Measured]) -> Measured:
@@ -443,41 +625,36 @@ def _mean(several: Sequence[Measured]) -> Measured:
 
 
 def _edges(
-    asked: _Asked, trees: CellTrees, X: pd.DataFrame, y: Any, choices: Sequence[tuple[float, bool]]
-) -> list[dict[str, tuple[float, ...]]]:
-    """The edges of each number that moves, for each penalty, by what models say of these rows.
+    asked: _Asked, curves: Mapping[str, Curve], choices: Sequence[tuple[float, bool]]
+) -> list[Edges]:
+    """The edges of each number that moves, for each penalty, by what is said along its curve.
 
-    With each penalty comes whether only the largest width counts.
-
-    Trees that keep numbers apart have curves of their own. Of few rows those of one model follow
-    chance: the mean over models of rows drawn again follows it less.
+    With each penalty comes whether only the largest width counts. Where it is infinite, there is
+    one edge of each number, if there is a place for it.
     """
-    apart = asked.apart
-    several = [trees]
-    if apart:
-        several = [explained(fitted_like(asked.model, X, y, apart), X)]
-    if len(X) <= FEW:
-        draw = np.random.default_rng(asked.seed)
-        for _ in range(AGAIN):
-            rows = _drawn_again(y, draw)
-            other = fitted_like(asked.model, X.iloc[rows].reset_index(drop=True), y[rows], apart)
-            several.append(explained(other, X))
-    curves = _curves(several, X, y, asked)
-    found: list[dict[str, tuple[float, ...]]] = [{} for _ in choices]
+    found: list[Edges] = [{} for _ in choices]
     for name, curve in curves.items():
-        people = float(curve.people.sum())
         widths = tuple(each.get(name, 0.0) for each in asked.widths)
         for alone in sorted({widest for _, widest in choices}):
             places = [at for at, (_, widest) in enumerate(choices) if widest == alone]
-            several_edges = edges_by_penalty(
-                curve,
-                (max(widths),) if alone else widths,
-                [choices[at][0] for at in places],
-                least_people=max(LEAST_SHARE * people, min(LEAST_ROWS, people / 10)),
-            )
-            for at, edges in zip(places, several_edges, strict=True):
-                found[at][name] = tuple(edges.tolist())
+            penalties = [choices[at][0] for at in places]
+            for single in (False, True):
+                several = edges_by_penalty(
+                    curve,
+                    (max(widths),) if alone else widths,
+                    [min(each, 1e9) for each in penalties if math.isinf(each) == single],
+                    least_people=_least_people(float(curve.people.sum())),
+                    least_edges=int(single),
+                )
+                own = [at for at in places if math.isinf(choices[at][0]) == single]
+                for at, edges in zip(own, several, strict=True):
+                    found[at][name] = tuple(edges.tolist())
     return found
+
+
+def _least_people(people: float) -> float:
+    """How many people a band holds at least."""
+    return max(LEAST_SHARE * people, min(LEAST_ROWS, people / 10))
 
 
 def _drawn_again(y: Any, draw: Any) -> Codes:
@@ -541,14 +718,8 @@ class _Test:
             judged=judged,
             codes=codes,
             people=people,
-            moved=tuple(
-                pd.concat(list(_moved(people, by, learnt, draw)), ignore_index=True)
-                for by in asked.widths
-            ),
-            references=[
-                learnt.iloc[draw.choice(len(learnt), min(REFERENCE, len(learnt)))]
-                for _ in range(DRAWS)
-            ],
+            moved=_all_moved(people, asked.widths, learnt, MOVES, draw),
+            references=_references(learnt, draw),
         )
 
     def __call__(self, told: Told) -> Measured:
@@ -563,10 +734,12 @@ class _Test:
             there = self._top(told, rows, np.tile(first, times))
             other = (there != np.tile(top, (1, times, 1))).any(-1) & stays
             broken.append(float(other.reshape(len(top), times, -1).any(1).mean()))
-        classes = torch.from_numpy(first.astype(np.intp))
-        shared = [overlap(torch.from_numpy(own.astype(float)), asked.k, classes) for own in top]
+        scores = told.score(self.judged)
+        classes = torch.from_numpy((scores[:SHARING] >= 0).astype(np.intp))
+        several = self._top(told, self.judged[:SHARING], scores[:SHARING] >= 0)
+        shared = [overlap(torch.from_numpy(own.astype(float)), asked.k, classes) for own in several]
         found = Measured(
-            auc=float(roc_auc_score(self.codes, told.score(self.judged))),
+            auc=float(roc_auc_score(self.codes, scores)),
             overlap=fmean(each or 0.0 for each in shared),
             broken=tuple(broken),
         )
@@ -582,18 +755,37 @@ class _Test:
 
     def _top(self, told: Told, rows: pd.DataFrame, first: Mask) -> Mask:
         """Which attributes are among the k reasons: (D, N, m)."""
-        phi = np.where(first, 1.0, -1.0)[:, None] * told.contributions(rows, self.references)
-        order = np.argsort(-shown_as(phi, self.asked.side), -1, kind="stable")
-        found = np.zeros(phi.shape, dtype=bool)
-        np.put_along_axis(found, order[..., : self.asked.k], True, -1)
-        return found
+        phi = told.contributions(rows, self.references)
+        return reasons_among(phi, first, self.asked.side, self.asked.k)
+
+
+def _references(known: pd.DataFrame, draw: Any) -> list[pd.DataFrame]:
+    """Draws of rows that contributions are told against."""
+    return [known.iloc[draw.choice(len(known), min(REFERENCE, len(known)))] for _ in range(DRAWS)]
+
+
+def _all_moved(
+    people: pd.DataFrame,
+    widths: Sequence[Mapping[str, float]],
+    known: pd.DataFrame,
+    moves: int,
+    draw: Any,
+) -> tuple[pd.DataFrame, ...]:
+    """People after moves by each width, again and again in their order."""
+    return tuple(
+        pd.concat(list(_moved(people, by, known, moves, draw)), ignore_index=True) for by in widths
+    )
 
 
 def _moved(
-    people: pd.DataFrame, widths: Mapping[str, float], known: pd.DataFrame, draw: Any
+    people: pd.DataFrame,
+    widths: Mapping[str, float],
+    known: pd.DataFrame,
+    moves: int,
+    draw: Any,
 ) -> Iterator[pd.DataFrame]:
     """People after moves of their own: half go as far as they may, none beyond what is known."""
-    for number in range(MOVES):
+    for number in range(moves):
         changed = {}
         for name, width in widths.items():
             own = _numbers(known[name])
@@ -609,9 +801,9 @@ def _moved(
 # --- fitting again ------------------------------------------------------------------------------
 
 
-def _refitted(asked: _Asked, bands: BandValues, X: pd.DataFrame, y: Any) -> Pipeline:
+def _refitted(asked: _Asked, grade: Grade, bands: BandValues, X: pd.DataFrame, y: Any) -> Pipeline:
     """The bands and the same estimator behind them, fitted."""
-    model = fitted_like(asked.model, bands.transform(X), y, asked.apart)
+    model = fitted_like(asked.model, bands.transform(X), y, asked.apart(grade))
     return Pipeline([("bands", bands), ("model", model)])
 
 
@@ -623,7 +815,7 @@ def fitted_like(model: Any, X: pd.DataFrame, y: Any, apart: Sequence[str] = ()) 
     """
     front = [] if not isinstance(model, Pipeline) else [(n, clone(s)) for n, s in model.steps[:-1]]
     last = model.steps[-1][1] if isinstance(model, Pipeline) else model
-    library = type(last).__module__.partition(".")[0]
+    library = _library(last)
     stopping = STOPPED.get(library, _never)(last)
     learnt = np.ones(len(X), dtype=bool)
     if stopping is not None:
@@ -635,7 +827,7 @@ def fitted_like(model: Any, X: pd.DataFrame, y: Any, apart: Sequence[str] = ()) 
     if apart:
         whole = Pipeline([*front, ("model", estimator)]) if front else estimator
         groups = _groups(whole, X, apart)
-        setting = CONSTRAINTS.get(library)
+        setting = _constraints(last)
         if setting is None:
             raise ValueError(
                 f"grade 'additive' needs constraints on interactions, which a "
@@ -650,6 +842,11 @@ def fitted_like(model: Any, X: pd.DataFrame, y: Any, apart: Sequence[str] = ()) 
             judged = step.transform(judged)
         estimator.fit(shown, y[learnt], **_judging(estimator, judged, y[~learnt]), **stopping)
     return Pipeline([*front, (model.steps[-1][0], estimator)]) if front else estimator
+
+
+def _library(estimator: Any) -> str:
+    """What its class comes from."""
+    return type(estimator).__module__.partition(".")[0]
 
 
 def _judging(estimator: Any, X: Any, y: Any) -> dict[str, Any]:
@@ -707,6 +904,14 @@ STOPPED: dict[str, Callable[[Any], dict[str, Any] | None]] = {
     "lightgbm": _stops_lightgbm,
 }
 """By library: what else to fit with if rows are needed to stop by, None if not."""
+
+
+def _constraints(estimator: Any) -> Callable[[Any, list[list[int]], Any, Any], Any] | None:
+    """How an estimator is told to keep features apart, None if it cannot."""
+    library = _library(estimator)
+    if library == "sklearn" and "interaction_cst" not in estimator.get_params():
+        return None
+    return CONSTRAINTS.get(library)
 
 
 def _of_scikit(estimator: Any, groups: list[list[int]], X: Any, y: Any) -> dict[str, Any]:
