@@ -95,6 +95,27 @@ def test_a_smallest_change_is_one_that_no_shorter_breaks(searched: Audit) -> Non
     assert not any(each.smallest for each in searched.decisions if each.broken_radius is None)
 
 
+def test_curves_are_exact_where_cells_are_searched(
+    searched: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curve = searched.models[0].curve
+    assert curve.certified_precision == curve.attacked_precision
+    assert curve.certified_precision[0] > curve.certified_precision[-1]
+    short(monkeypatch)
+    alone = audit(network(nn.ReLU(), nn.ReLU()), table(), **ASKED).models[0].curve
+    assert alone.certified_precision == alone.attacked_precision == curve.attacked_precision
+    open_ones = audit(network(nn.ReLU(), nn.ReLU()), table(), search=0.0, **ASKED).models[0].curve
+    assert open_ones.attacked_precision is not None
+    for low, exact, high in zip(
+        open_ones.certified_precision,
+        curve.certified_precision,
+        open_ones.attacked_precision,
+        strict=True,
+    ):
+        assert low <= exact <= high
+    assert open_ones.certified_precision != open_ones.attacked_precision
+
+
 def test_it_is_told_what_decided(searched: Audit) -> None:
     counts = searched.models[0].decided
     assert sum(counts.values()) == len(searched.decisions)

@@ -15,6 +15,7 @@ from r2et.auditing.tables import Columns
 from r2et.certification.cells import CellVerdicts, has_cells, search_cells
 from r2et.certification.certificate import Certificate, certify
 from r2et.certification.replay import RecordedModel
+from r2et.core.cell_search import Goal
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.core.ranking import order, precision_at_k, ties, top_k_mask
 from r2et.core.reasons import Decided
@@ -50,6 +51,7 @@ class Auditor:
         kept = torch.where(certified[:, None] >= lengths, 1.0, kept)
         if attacked is not None:
             attacked = self._left(clean, by, broken, attacked)
+            kept, attacked = self._closed(clean, kept, attacked, by)
         # On the very border of a proof rounding has a say, and a change that was seen says more.
         # Further inside, the proof would be a fault: `r2et.auditing.checking` stops there.
         at_border = (broken < certified) & (broken >= INSIDE * certified)
@@ -220,18 +222,7 @@ class Auditor:
         settings = self.settings
         reasons: list[Decided] = ["unsearched"] * len(certified)
         rows = (certified < settings.tolerance).nonzero().squeeze(1)
-        asked = settings.attack != "none" and settings.radii == "all" and settings.search > 0
-        if not (asked and self.columns.tabular and not self.columns.counts):
-            return certified, broken, by, reasons
-        found = searched(
-            self.subject.recorded,
-            clean.x[rows],
-            clean.y[rows],
-            by.x[rows],
-            settings,
-            one_hot=self.one_hot,
-            region=self.region.at(settings.tolerance),
-        )
+        found = self._by_cells(clean, rows, by, settings.tolerance, "smallest")
         if found is None:
             return certified, broken, by, reasons
         shortest, nearest = self._confirmed(clean, rows, [by.x[rows], found.x.to(clean.x)])
@@ -241,6 +232,49 @@ class Auditor:
             reasons[row] = "tie" if why == "tie" else "budget"
         by = self.explained(by.x.index_copy(0, rows, nearest), clean.y)
         return certified, broken, by, reasons
+
+    def _closed(
+        self, clean: Explained, kept: Tensor, left: Tensor, by: Explained
+    ) -> tuple[Tensor, Tensor]:
+        """What is proved to stay and what is known to be left, nearer to one another: (B, E) each.
+
+        At each length the cells are searched for the input that displaces most reasons.
+        """
+        kept, left = kept.clone(), left.clone()
+        lengths = self.settings.epsilons
+        for at, length in enumerate(lengths):
+            rows = (kept[:, at] < left[:, at] - 0.5 / self.settings.k).nonzero().squeeze(1)
+            found = self._by_cells(clean, rows, by, length, "worst", 1 / len(lengths))
+            if found is not None:
+                kept[rows, at] = torch.maximum(kept[rows, at], found.least_precision)
+                left[rows, at] = torch.minimum(left[rows, at], found.precision)
+        # What stays within a length stays within any shorter one.
+        return kept.flip(1).cummax(1).values.flip(1), left.cummin(1).values
+
+    def _by_cells(
+        self,
+        clean: Explained,
+        rows: Tensor,
+        by: Explained,
+        length: float,
+        goal: Goal,
+        share: float = 1.0,
+    ) -> CellVerdicts | None:
+        """What a search over the cells within a length says of some rows, if there is one."""
+        settings, columns = self.settings, self.columns
+        asked = settings.attack != "none" and settings.radii == "all" and settings.search > 0
+        if not (asked and len(rows) and columns.tabular and not columns.counts):
+            return None
+        return searched(
+            self.subject.recorded,
+            clean.x[rows],
+            clean.y[rows],
+            by.x[rows],
+            replace(settings, search=share * settings.search),
+            one_hot=self.one_hot,
+            region=self.region.at(length),
+            goal=goal,
+        )
 
     def _confirmed(
         self, clean: Explained, rows: Tensor, found: Sequence[Tensor]
@@ -299,8 +333,9 @@ def searched(
     *,
     one_hot: OneHot | None,
     region: NormBall,
+    goal: Goal = "smallest",
 ) -> CellVerdicts | None:
-    """What all activation cells within a region say of decisions, the nearest changes included.
+    """What all activation cells within a region say of decisions, as `search_cells` has it.
 
     `known` are inputs that an attack found. None of models without cells, and where what was read
     of one is not what it computes: then nothing is said.
@@ -314,7 +349,7 @@ def searched(
             y,
             k=settings.k,
             perturbation=region,
-            goal="smallest",
+            goal=goal,
             of=settings.explained,
             one_hot=one_hot,
             known=[known],
