@@ -28,8 +28,8 @@ class AuditSettings:
     decisions with a proof that are attacked inside their radii, those proved furthest first
     (`r2et.auditing.checking`). `search` is how many seconds a decision, on average, the search over
     activation cells may take that follows where neither proof nor attack decides, and that proves
-    the smallest changes, and as long again for the curves, where radii are sought; 0 leaves it out. `project_one_hot` leaves out the
-    directions in which one-hot columns cannot vary.
+    the smallest changes, and as long again for the curves, where radii are sought; 0 leaves it out.
+    `project_one_hot` leaves out the directions in which one-hot columns cannot vary.
     """
 
     k: int = 8
