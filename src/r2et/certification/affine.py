@@ -123,6 +123,27 @@ class QuadraticError:
     slack: Tensor
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SwitchedError:
+    """Errors known better than by two bounds: each depends on which side of a kink a number is.
+
+    Error u is at least `low[0]` and at most `high[0]` where its number z_u is below the kink,
+    `low[1]` and `high[1]` where it is above. z_u less the kink is `at` + `slopes` times the input's
+    move (in the unit ball or cube) + something no larger than `slack`, and lies within `below` and
+    `above`. All are (m, B), low and high (2, m, B), slopes (m, B, d). `start` is the number of the
+    first of the m symbols.
+    """
+
+    start: int
+    low: Tensor
+    high: Tensor
+    at: Tensor
+    slopes: Tensor
+    slack: Tensor
+    below: Tensor
+    above: Tensor
+
+
 @dataclass(eq=False)
 class Symbols:
     """The symbols of an analysis: `inputs` of them move together, the others between bounds.
@@ -137,10 +158,18 @@ class Symbols:
     high: Tensor
     most: int
     quadratics: list[QuadraticError] = field(default_factory=list)
+    switches: list[SwitchedError] = field(default_factory=list)
+    packed: bool = False
+    """Whether each example has symbols of its own, for its widest errors and for no other."""
 
-    def copy(self) -> "Symbols":
+    def copy(self, packed: bool = False) -> "Symbols":
         """The same symbols, to which others may be added."""
-        return replace(self, quadratics=list(self.quadratics))
+        return replace(
+            self,
+            quadratics=list(self.quadratics),
+            switches=list(self.switches),
+            packed=self.packed or packed,
+        )
 
     @property
     def count(self) -> int:
@@ -196,6 +225,8 @@ class Symbols:
 
         Each error is a symbol of its own where there is room for them all, else part of the rest.
         """
+        if self.packed:
+            return self.with_widest(form, low, high)[0]
         batch, *shape = form.centre.shape
         units = form.centre[0].numel()
         if not self.inputs or self.count + units > self.most:
@@ -210,6 +241,47 @@ class Symbols:
         own = torch.eye(units, dtype=low.dtype, device=low.device)
         own = own.view(units, 1, *shape).expand(units, batch, *shape)
         return replace(form, moves=torch.cat([longer(form.moves, before), own]))
+
+    def with_widest(self, form: AffineForm, low: Tensor, high: Tensor) -> tuple[AffineForm, Tensor]:
+        """The form plus errors, the widest of each example as symbols of its own, and which.
+
+        Which: the flat places of the numbers (m, B) whose errors the new symbols are. What is too
+        narrow to matter, or finds no room, goes into the rest.
+        """
+        batch, *shape = form.centre.shape
+        low, high = low.flatten(1), high.flatten(1)
+        width = torch.maximum(high, -low)
+        wide = width > 1e-9 * (form.centre.abs().flatten(1) + 1e-30)
+        count = min(int(wide.sum(1).max()), self.most - self.count) if batch else 0
+        which = torch.where(wide, width, -1.0).topk(max(count, 0), dim=1).indices
+        kept = torch.zeros_like(wide).scatter(1, which, wide.gather(1, which))
+        middle = torch.where(kept, 0.0, (low + high) / 2).view_as(form.centre)
+        half = torch.where(kept, 0.0, (high - low) / 2).view_as(form.centre)
+        slack = 4 * torch.finfo(low.dtype).eps * (form.centre.abs() + half + middle.abs())
+        slack = torch.where((half > 0) | (middle != 0), slack, 0.0)
+        found = replace(form, centre=form.centre + middle, rest=form.rest + half + slack)
+        if not len(which.T):
+            return found, which.T
+        before = self.count
+        chosen = kept.gather(1, which)
+        self.low = torch.cat([self.low, torch.where(chosen, low.gather(1, which), 0.0).T])
+        self.high = torch.cat([self.high, torch.where(chosen, high.gather(1, which), 0.0).T])
+        own = low.new_zeros(len(which.T), batch, low.shape[1])
+        own.scatter_(2, which.T[:, :, None], chosen.to(low).T[:, :, None])
+        own = own.view(-1, batch, *shape)
+        moves = torch.cat([longer(form.moves, before), own])
+        return replace(found, moves=moves, reach=None), which.T
+
+    def promoted(self, form: AffineForm) -> AffineForm:
+        """The form with its rest as symbols where there is room for them."""
+        if (
+            not (self.inputs or self.packed)
+            or form.is_constant
+            or not (form.rest > 1e-9 * (form.centre.abs() + 1e-30)).any()
+        ):
+            return form
+        bare = AffineForm(form.centre, form.moves, torch.zeros_like(form.rest))
+        return self.with_errors(bare, -form.rest, form.rest)
 
 
 def longer(moves: Tensor, count: int) -> Tensor:

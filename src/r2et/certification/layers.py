@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from r2et.certification import activations
 from r2et.certification.activations import Activation
 from r2et.certification.affine import (
+    TINY,
     UNCHANGED,
     AffineForm,
     LinearMap,
@@ -27,7 +28,8 @@ from r2et.certification.affine import (
     scaled,
 )
 from r2et.certification.program import Node, Program, Rows, filled, value_of
-from r2et.certification.propagate import BoundPropagator, Step, Value
+from r2et.certification.propagate import BoundPropagator, Step, Value, backwards
+from r2et.certification.pullback import Relation, RelationStep
 
 Rule = Callable[..., Any]
 
@@ -36,9 +38,11 @@ aten = torch.ops.aten
 APART = "a certificate is of one example at a time, but examples are mixed or moved"
 
 
-def propagate(program: Program, region: Region, most: int) -> tuple[BoundPropagator, Value]:
+def propagate(
+    program: Program, region: Region, most: int, pulled: bool = False
+) -> tuple[BoundPropagator, Value]:
     """The passage of a region through a program, and the logits."""
-    propagator = BoundPropagator.within(region, most)
+    propagator = BoundPropagator.within(region, most, pulled)
     known: dict[int, Any] = dict(program.fixed)
     x = propagator.input()
     for number, node in enumerate(program.nodes):
@@ -603,7 +607,11 @@ def _max_pool(
     shares = AffineForm(share, share.new_zeros(0, *share.shape), doubt)
     inside = tuple(centre.shape[1:])
     steps: list[Step] = [(unfold, self.shape), (shares, inside), (gather, inside)]
-    return propagator.put(found, (self, steps)), None
+    shift = found.centre - picked.centre
+    doubt = 64 * torch.finfo(shift.dtype).eps * (found.centre.abs() + found.rest) + TINY
+    values: list[RelationStep] = [backwards(unfold, self.shape), chosen, backwards(gather, inside)]
+    relation = Relation([(self.place, values)], -shift - doubt, rise - shift + doubt)
+    return propagator.put(found, (self, steps), relation=relation), None
 
 
 def _pair(given: Sequence[int]) -> tuple[int, int]:

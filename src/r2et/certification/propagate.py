@@ -7,12 +7,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from r2et.certification.activations import Activation, derivative_line, third_range, value_line
+from r2et.certification.activations import Activation, value_line
 from r2et.certification.affine import (
     TINY,
+    UNCHANGED,
     AffineForm,
     LinearMap,
-    QuadraticError,
     Region,
     Symbols,
     mapped,
@@ -20,9 +20,21 @@ from r2et.certification.affine import (
     scaled,
     total,
 )
+from r2et.certification.pullback import (
+    Open,
+    Pulled,
+    Relation,
+    RelationStep,
+    largest,
+    opened,
+    parts,
+    pull,
+)
 
 WIDEST, LARGEST = 256, 4_000_000
 """Numbers of an input, and weights by them, up to which a linear map of it is written out."""
+FEW, MOST_PULLED = 64, 1024
+"""Up to how many numbers of a value are pulled back for their ranges alone, and for their kinks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +43,7 @@ class ActivationNode:
 
     activation: Activation
     at: AffineForm
+    switch: Open | None = None
 
 
 Step = tuple[LinearMap | ActivationNode | AffineForm, tuple[int, ...]]
@@ -98,15 +111,20 @@ class Affine:
         pulled = LinearMap(apply=back(flat), absolute=back(size), rounding=back(terms))
         return LinearMap(apply=there(flat), absolute=there(size), back=pulled)
 
+    def doubt(self, region: Region) -> Tensor:
+        """By how much numbers may be off by rounding: (B, *S)."""
+        size = (region.x.abs() + region.reach).flatten(1) @ self.terms.reshape(len(self.terms), -1)
+        size = size + self.offset_terms.flatten()
+        more = self.rounding + 2 * (len(self.terms) + 16) * torch.finfo(size.dtype).eps
+        return (more * size + (1 + size) * TINY).view(len(size), *self.terms.shape[1:])
+
     def form(self, region: Region) -> AffineForm:
         """The numbers as they move with the input."""
-        weights, terms = (each.reshape(len(each), -1) for each in (self.weights, self.terms))
+        weights = self.weights.reshape(len(self.weights), -1)
         x, shape = region.x.flatten(1), (len(region.x), *self.weights.shape[1:])
         reach = region.reach.flatten(1)  # (B, d)
         centre = x @ weights + self.offset.flatten()
-        size = (x.abs() + reach) @ terms + self.offset_terms.flatten()
-        eps = torch.finfo(size.dtype).eps
-        rest = (self.rounding + 2 * (len(weights) + 16) * eps) * size + (1 + size) * TINY
+        rest = self.doubt(region).reshape(len(x), -1)
         if region.followed:
             moves = reach.T[region.free][:, :, None] * weights[region.free][:, None]
             return AffineForm(centre.view(shape), moves.view(-1, *shape), rest.view(shape))
@@ -151,11 +169,15 @@ class BoundPropagator:
     region: Region
     symbols: Symbols
     tape: list[tuple[int, list[tuple[int, Sequence[Step]]]]] = field(default_factory=list)
+    relations: dict[int, Relation] | None = None
+    """How values are made of others, for numbers to be pulled back to the input; None: none are."""
+    products: bool = False
+    """Whether values were multiplied with one another."""
 
     @classmethod
-    def within(cls, region: Region, most: int) -> "BoundPropagator":
-        """A passage that begins in a region."""
-        return cls(region, region.symbols(most))
+    def within(cls, region: Region, most: int, pulled: bool = False) -> "BoundPropagator":
+        """A passage that begins in a region; `pulled`: numbers can be pulled back to the input."""
+        return cls(region, region.symbols(most), relations={} if pulled else None)
 
     @property
     def rows(self) -> int:
@@ -188,10 +210,17 @@ class BoundPropagator:
         none = numbers.new_zeros(d, *numbers.shape)
         return replace(found, affine=Affine(none, none, numbers, numbers.abs()))
 
-    def put(self, form: AffineForm, *sources: tuple[Value, Sequence[Step]]) -> Value:
-        """A new value, and how it came from others."""
+    def put(
+        self,
+        form: AffineForm,
+        *sources: tuple[Value, Sequence[Step]],
+        relation: Relation | None = None,
+    ) -> Value:
+        """A new value, and how it came from others; deviations too, unless it does not move."""
         place = len(self.tape) + 1
         self.tape.append((place, [(each.place, steps) for each, steps in sources]))
+        if self.relations is not None:
+            self.relations[place] = relation or Relation([], -form.rest, form.rest)
         return Value(place, tuple(form.centre.shape[1:]), lambda: form)
 
     def linear(self, value: Value, linear: LinearMap, offset: Tensor | None = None) -> Value:
@@ -208,7 +237,27 @@ class BoundPropagator:
             mapped(self.symbols, value.form, linear, None if number else offset)
             for number, (value, linear) in enumerate(values)
         ]
-        return self.put(total(forms), *((value, [(by, value.shape)]) for value, by in values))
+        found = total(forms)
+        edges = [(value, [(by, value.shape)]) for value, by in values]
+        return self.put(found, *edges, relation=self._linear_relation(found, values, offset))
+
+    def _linear_relation(
+        self, found: AffineForm, values: Sequence[tuple[Value, LinearMap]], offset: Tensor | None
+    ) -> Relation | None:
+        """That of a sum of linear maps: no error but rounding."""
+        if self.relations is None:
+            return None
+        size = found.centre.abs() + found.rest
+        if offset is not None:
+            size = size + offset.abs()
+        most = largest(size.shape[1:])
+        for value, by in values:
+            most = max(most, largest(value.shape))
+            if by is not UNCHANGED:
+                size = size + by.absolute(value.form.centre.abs() + value.form.rest)
+        doubt = 4 * (most + 16) * torch.finfo(size.dtype).eps * size + TINY
+        edges = [(v.place, [backwards(by, v.shape)]) for v, by in values]
+        return Relation(edges, -doubt, doubt)
 
     def _of_input(self, affine: Affine) -> Value:
         """A value that is linear in the input.
@@ -219,95 +268,133 @@ class BoundPropagator:
         place, shape = len(self.tape) + 1, tuple(self.region.x.shape[1:])
         self.tape.append((place, [(0, [(affine.map(shape), shape)])]))
         outer = tuple(affine.weights.shape[1:])
+        if self.relations is not None:
+            doubt = 2 * affine.doubt(self.region)
+            self.relations[place] = Relation(
+                [(0, [backwards(affine.map(shape), shape)])], -doubt, doubt
+            )
         return Value(place, outer, lambda: affine.form(self.region), affine=affine)
 
     def times(self, one: Value, other: Value) -> Value:
         """The product of two values of one shape, number by number."""
+        self.products = True
         if one.form.centre.shape != other.form.centre.shape:
             raise ValueError(
                 "a product of two parts of a network can be bounded for equal shapes only, got "
                 f"{tuple(one.form.centre.shape)} and {tuple(other.form.centre.shape)}."
             )
-        found = self._promoted(product(self.symbols, one.form, other.form), self.symbols)
-        return self.put(found, (one, [(other.form, one.shape)]), (other, [(one.form, one.shape)]))
+        found = self.symbols.promoted(product(self.symbols, one.form, other.form))
+        edges = [(one, [(other.form, one.shape)]), (other, [(one.form, one.shape)])]
+        return self.put(found, *edges, relation=self._product_relation(one, other))
+
+    def _product_relation(self, one: Value, other: Value) -> Relation | None:
+        """That of a product: of second order is the error."""
+        if self.relations is None:
+            return None
+        ours, theirs = one.form, other.form
+        size = (ours.centre.abs() + ours.rest) * (theirs.centre.abs() + theirs.rest)
+        error = (1 + 1e-9) * ours.rest * theirs.rest
+        error = error + 64 * torch.finfo(size.dtype).eps * size + TINY
+        edges: list[tuple[int, Sequence[RelationStep]]] = [
+            (one.place, [theirs.centre]),
+            (other.place, [ours.centre]),
+        ]
+        return Relation(edges, -error, error)
+
+    def pulled(self, place: int, weights: Tensor, rows: Tensor) -> Pulled:
+        """Combinations (Q, *S) of a value's deviations, of the example `rows` (Q,) each."""
+        assert self.relations is not None
+        reach = self.region.reach.flatten(1)
+        return pull(self.relations, reach, place, weights, rows)
+
+    def _ranges(self, value: Value, low: Tensor, high: Tensor, which: Tensor) -> Pulled:
+        """Numbers (Q, 2) of a value, each the example and the flat place, pulled back one by one.
+
+        What is known of their ranges gets better in place.
+        """
+        centre, units = value.form.centre.flatten(1), largest(value.shape)
+        found = []
+        for part in parts(len(which), self.widest):
+            rows, unit = which[part].unbind(1)
+            weights = centre.new_zeros(len(rows), units)
+            weights[torch.arange(len(rows), device=rows.device), unit] = 1.0
+            found.append(self.pulled(value.place, weights.view(-1, *value.shape), rows))
+            down, up = found[-1].range(self.region.norm)
+            at = centre[rows, unit]
+            slack = 4 * torch.finfo(at.dtype).eps * (at.abs() + torch.maximum(-down, up))
+            low[rows, unit] = torch.maximum(low[rows, unit], at + down - slack)
+            high[rows, unit] = torch.minimum(high[rows, unit], at + up + slack)
+        pieces = [(each.slopes, each.low, each.high) for each in found]
+        return Pulled(*(torch.cat(each) for each in zip(*pieces, strict=True)))
+
+    @property
+    def widest(self) -> int:
+        """How many numbers the largest value on the way has."""
+        assert self.relations is not None
+        sizes = (each.low[0].numel() for each in self.relations.values())
+        return max([self.region.x[0].numel(), *sizes])
+
+    def range(self, value: Value) -> tuple[Tensor, Tensor]:
+        """Least and greatest value of each number, by pulling them back if they are few."""
+        low, high = self.symbols.range(value.form)
+        if self.relations is None or largest(value.shape) > FEW:
+            return low, high
+        low, high = low.flatten(1).clone(), high.flatten(1).clone()
+        self._ranges(value, low, high, torch.ones_like(low).nonzero())
+        return low.view(-1, *value.shape), high.view(-1, *value.shape)
+
+    def _switch(self, value: Value, activation: Activation) -> Value:
+        """An activation of each number, each of which is pulled back where its kink is in reach."""
+        form, (kink,) = value.form, activation.kinks
+        low, high = (each.flatten(1).clone() for each in self.symbols.range(form))
+        reached = (low <= kink) & (high >= kink)
+        # Where very many are open nothing will be proved: they are not worth the time.
+        reached &= reached.sum(1, keepdim=True) <= MOST_PULLED
+        which = reached.nonzero()
+        open_ = None
+        if len(which):
+            pulled = self._ranges(value, low, high, which)
+            open_ = opened(which, pulled, form.centre.flatten(1), low, high, kink)
+        low, high = low.view_as(form.centre), high.view_as(form.centre)
+        line = value_line(activation, form.centre, low, high)
+        ends = torch.full_like(low, kink).clamp(low, high)
+        reach = (activation.value(torch.stack([low, high, ends])) - line.at).abs().amax(0)
+        eps = 16 * torch.finfo(reach.dtype).eps
+        rest = reach + eps * (line.at.abs() + reach) + TINY
+        found = AffineForm(line.at, form.moves.new_zeros(0, *line.at.shape), rest)
+        doubt = eps * (line.rise.abs() * (form.centre.abs() + form.rest) + line.at.abs()) + TINY
+        edges = [(value.place, [line.rise])]
+        relation = Relation(edges, line.low - doubt, line.high + doubt)
+        node = ActivationNode(activation, form, Open(low, high, open_))
+        made = self.put(found, (value, [(node, value.shape)]), relation=relation)
+        return replace(made, folded=value.folded)
 
     def activate(self, value: Value, activation: Activation) -> Value:
         """An activation of each number."""
         form = value.form
+        if self.relations is not None and len(activation.kinks) == 1:
+            return self._switch(value, activation)
         low, high = self.symbols.range(form)
         line = value_line(activation, form.centre, low, high)
         bent = scaled(self.symbols, form, line.rise)
         bent = replace(bent, centre=line.at)
         found = self.symbols.with_errors(bent, line.low, line.high)
         node = ActivationNode(activation, form)
-        return replace(self.put(found, (value, [(node, value.shape)])), folded=value.folded)
+        relation = None
+        if self.relations is not None:
+            eps = 16 * torch.finfo(low.dtype).eps
+            size = line.rise.abs() * (form.centre.abs() + form.rest) + line.at.abs()
+            steps = [line.rise]
+            doubt, shift = eps * size + TINY, found.centre - bent.centre
+            low, high = line.low - shift - doubt, line.high - shift + doubt
+            relation = Relation([(value.place, steps)], low, high)
+        made = self.put(found, (value, [(node, value.shape)]), relation=relation)
+        return replace(made, folded=value.folded)
 
-    def back(self, signal: AffineForm, last: Value, relaxation: str) -> tuple[AffineForm, Symbols]:
-        """The slope of signal'output by the input, as a form, and the symbols it is in.
 
-        `relaxation` is how the derivatives of activations are bounded.
-        """
-        symbols = self.symbols.copy()
-        signals: dict[int, list[AffineForm]] = {last.place: [signal]}
-        shape = self.region.x.shape[1:]
-        for place, edges in reversed(self.tape):
-            if place not in signals:
-                continue
-            here = total(signals.pop(place))
-            for source, steps in edges:
-                found = here
-                for step in reversed(steps):
-                    found = self._pulled(found, step, symbols, relaxation)
-                signals.setdefault(source, []).append(found)
-        if 0 not in signals:
-            return AffineForm.constant(self.region.x.new_zeros(len(self.region.x), *shape)), symbols
-        return total(signals[0]), symbols
-
-    def _pulled(
-        self, signal: AffineForm, step: Step, symbols: Symbols, relaxation: str
-    ) -> AffineForm:
-        part, shape = step
-        if isinstance(part, LinearMap):
-            return mapped(symbols, signal, part.transposed(shape))
-        if isinstance(part, AffineForm):
-            return self._promoted(product(symbols, signal, part), symbols)
-        low, high = symbols.range(part.at)
-        line = derivative_line(part.activation, part.at.centre, low, high, relaxation)
-        derivative = scaled(symbols, part.at, line.rise)
-        derivative = replace(derivative, centre=line.at)
-        quadratic = None
-        if relaxation == "tangent" and self._straight(part.at) and not part.activation.kinks:
-            least, most = third_range(part.activation, low, high)
-            # The rest of z moves its error by no more than this beyond what its moves do.
-            reach = (high - low) + part.at.rest
-            slack = torch.maximum(-least, most).clamp_min(0) * reach * part.at.rest
-            slack = slack + part.activation.off(high)[1]
-            quadratic = QuadraticError(
-                start=0,
-                moves=part.at.moves.flatten(2),
-                low=least.flatten(1).T,
-                high=most.flatten(1).T,
-                slack=slack.flatten(1).T,
-            )
-        derivative = symbols.with_errors(derivative, line.low, line.high, quadratic)
-        return self._promoted(product(symbols, signal, derivative), symbols)
-
-    def _straight(self, form: AffineForm) -> bool:
-        """Whether numbers move with the input's symbols alone, but for rounding."""
-        if not len(form.moves) == self.symbols.inputs > 0 or self.region.norm != "l2":
-            return False
-        return bool((form.rest <= 1e-9 * (1 + form.centre.abs())).all())
-
-    def _promoted(self, form: AffineForm, symbols: Symbols) -> AffineForm:
-        """The form with its rest as symbols where there is room for them."""
-        if (
-            not symbols.inputs
-            or form.is_constant
-            or not (form.rest > 1e-9 * (form.centre.abs() + 1e-30)).any()
-        ):
-            return form
-        bare = AffineForm(form.centre, form.moves, torch.zeros_like(form.rest))
-        return symbols.with_errors(bare, -form.rest, form.rest)
+def backwards(linear: LinearMap, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """What carries weights of a map's numbers back to those of `shape` that entered it."""
+    return lambda weights: linear.transposed(shape).apply(weights)
 
 
 def _sum(values: Sequence[tuple[Value, LinearMap]], offset: Tensor | None) -> Affine | None:

@@ -19,9 +19,11 @@ from r2et.certification.affine import (
     Symbols,
     mapped,
 )
+from r2et.certification.backwards import back
 from r2et.certification.layers import propagate
 from r2et.certification.program import Program
-from r2et.certification.propagate import ActivationNode, BoundPropagator, Value
+from r2et.certification.propagate import BoundPropagator, Value
+from r2et.certification.switches import Linked
 from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.explainers import SCORES, Quantity, class_logits
@@ -30,9 +32,11 @@ from r2et.perturbations import L2Ball, NormBall
 RELAXATIONS = ("tangent", "secant", "flat")
 RANGES = "ranges"
 """A cheap way: the input is not followed, and of each number only its range is known."""
+SWITCHES = "switches"
+"""For straight pieces: numbers are pulled back to the input, and open slopes are the symbols."""
 SYMBOLS = 512
 UNBOUNDED = 1e100
-STEP, FAR, CLOSE, AGAIN = 4.0, 1e3, 1.01, 1.05
+STEP, FAR, CLOSE, NEAR, AGAIN = 4.0, 1e3, 1.01, 1.0002, 1.05
 CHEAP_LOOKS, MANY = 10, 256
 PAIRS_AT_ONCE = 16_384
 
@@ -71,31 +75,37 @@ class Task:
             gradient = gradient_of(score, leaf, create_graph=False)
         return project_one_hot(gradient, self.one_hot).flatten(1)
 
+    @property
+    def switches(self) -> bool:
+        """Whether all activations are of two straight pieces."""
+        return self.relaxations == (SWITCHES,)
+
     @cached_property
     def relaxations(self) -> tuple[str, ...]:
         """The ways of bounding slopes that differ for this network."""
-        kinks = all(node.activation.kinks for node in self.activation_nodes)
-        if kinks:
+        kinks = [len(node.activation.kinks) for node in self._first.activation_nodes]
+        if kinks and all(each == 1 for each in kinks):
+            return (RELAXATIONS[-1], SWITCHES) if self._first.products else (SWITCHES,)
+        if all(kinks):
             return RELAXATIONS[-1:]
         return RELAXATIONS[:1] if self.example[0].numel() > MANY else RELAXATIONS
 
     @cached_property
-    def activation_nodes(self) -> list[ActivationNode]:
-        """The activations of the network."""
+    def _first(self) -> BoundPropagator:
+        """A way through the network at a radius of 0."""
         at_radius_0 = Region(x=self.example, radius=self.example.new_zeros(1), followed=False)
-        return propagate(self.program, at_radius_0, 0)[0].activation_nodes
+        return propagate(self.program, at_radius_0, 0)[0]
 
     def gradients(
         self, x: Tensor, y: Tensor, radius: Tensor, relaxation: str
     ) -> tuple[AffineForm, Symbols]:
         """All slopes that occur within the radius, bounded in a way: (B, n)."""
-        region = Region(
-            x=x, radius=radius, norm=self.norm, scale=self.scale, followed=relaxation != RANGES
-        )
-        propagator, logits = propagate(self.program, region, SYMBOLS)
+        followed = relaxation not in (RANGES, SWITCHES)
+        region = Region(x=x, radius=radius, norm=self.norm, scale=self.scale, followed=followed)
+        propagator, logits = propagate(self.program, region, SYMBOLS, relaxation == SWITCHES)
         signal = _signal(propagator, logits, y, self.of)
-        gradient, symbols = propagator.back(
-            signal, logits, "flat" if relaxation == RANGES else relaxation
+        gradient, symbols = back(
+            propagator, signal, logits, "flat" if relaxation == RANGES else relaxation
         )
         return mapped(symbols, gradient, _projected(self.one_hot, x[0].numel())), symbols
 
@@ -122,7 +132,7 @@ def _signal(propagator: BoundPropagator, logits: Value, y: Tensor, of: Quantity)
         return AffineForm.constant(own)
     if count == 2:
         return AffineForm.constant(2 * own - 1)
-    low, high = propagator.symbols.range(logits.form)
+    low, high = propagator.range(logits)
     hidden = own.bool()
     if of == "margin":
         least = low.masked_fill(hidden, -torch.inf).amax(-1, keepdim=True)
@@ -175,11 +185,12 @@ class RadiusSearch:
         high, at_high = torch.full_like(first, torch.inf), torch.full_like(first, -torch.inf)
         weakest = self.ranked[:, [self.task.k - 1, self.task.k]].clone()
         guess = torch.where(low > 0, (low * STEP).clamp_max(UNBOUNDED), first)
-        done, joint = ~(margin > self.noise), torch.zeros_like(margin, dtype=torch.bool)
+        steps = self.task.switches
+        done, joint = ~(margin > self.noise), torch.full_like(margin, steps, dtype=torch.bool)
         best = torch.full(first.shape, -1, device=first.device)
         for look in range(looks):
             # By one way first, the best at the first look; at its limit by all of them together.
-            close = high <= low * CLOSE
+            close = high <= low * (NEAR if steps else CLOSE)
             done |= close & joint
             high = torch.where(close & ~joint, torch.inf, high)
             guess = torch.where(close & ~joint, low * AGAIN, guess)
@@ -193,7 +204,8 @@ class RadiusSearch:
             low[won], at_low[won] = guess[won], found[held]
             high[lost], at_high[lost] = guess[lost], found[~held]
             weakest[lost] = pair[~held]
-            guess = _next(low, at_low, high, at_high, look)
+            # The least gap of straight pieces falls in steps, about which a chord says nothing.
+            guess = _middle(low, high) if steps else _next(low, at_low, high, at_high, look)
         return torch.where(low >= UNBOUNDED, torch.inf, low), weakest
 
     def _look(
@@ -321,6 +333,15 @@ def _next(low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int)
     return torch.where(high < torch.inf, between, beyond)
 
 
+def _middle(low: Tensor, high: Tensor) -> Tensor:
+    """Where to look next between a radius that holds and one that fails, or further out."""
+    far = high > 4 * low.clamp_min(1e-30)
+    between = torch.where(far & (low > 0), (low * high).sqrt(), (low + high) / 2)
+    between = torch.where(low > 0, between, high / STEP)
+    beyond = torch.where(low > FAR, UNBOUNDED, low * STEP)
+    return torch.where(high < torch.inf, between, beyond)
+
+
 def pair_margins(
     form: AffineForm,
     symbols: Symbols,
@@ -338,12 +359,19 @@ def pair_margins(
     """
     moves = form.moves.permute(1, 2, 0).contiguous()  # (B, n, M)
     quadratics = [_QuadraticBound(quadratic, radius) for quadratic in symbols.quadratics]
+    linked = Linked(symbols, symbols.norm == "linf") if symbols.switches else None
 
     def least(pairs: Tensor, side: Tensor) -> Tensor:
         at, i, j, s = example[pairs], ours[pairs], theirs[pairs], signs[pairs]
         steps = s[:, None] * moves[at, i] - side[:, None] * moves[at, j]  # (P, M)
         centre = s * form.centre[at, i] - side * form.centre[at, j]
-        return _lowest(symbols, quadratics, at, centre, steps, form.rest[at, i] + form.rest[at, j])
+        rest = form.rest[at, i] + form.rest[at, j]
+        lowest = _lowest(symbols, quadratics, at, centre, steps, rest)
+        if linked is not None:
+            short = ((lowest <= 0) & (s * form.centre[at, i] > 0)).nonzero().squeeze(-1)
+            more = linked.gain(steps[short, symbols.inputs :], at[short], -lowest[short])
+            lowest[short] += more * (1 - 1e-12)
+        return lowest
 
     found = []
     for part in torch.arange(len(example), device=example.device).split(PAIRS_AT_ONCE):
