@@ -162,6 +162,12 @@ class Symbols:
     packed: bool = False
     """Whether each example has symbols of its own, for its widest errors and for no other."""
 
+    @classmethod
+    def none(cls, form: AffineForm) -> "Symbols":
+        """No symbols, for forms like this one that do not move."""
+        nothing = form.rest.new_zeros(0, len(form.rest))
+        return cls(0, "l2", nothing, nothing.clone(), 0)
+
     def copy(self, packed: bool = False) -> "Symbols":
         """The same symbols, to which others may be added."""
         return replace(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.certification.replay import RecordedModel, check_kept, inside, noise, record, replay
-from r2et.certification.search import MANY, UNBOUNDED, RadiusSearch, Task
+from r2et.certification.search import UNBOUNDED, RadiusSearch, Task
 from r2et.core.autograd import eval_mode
 from r2et.core.naming import briefly
 from r2et.core.one_hot import OneHot
@@ -190,7 +190,7 @@ def _certified(
     radius, order_radius = nothing, nothing.clone()
     if radii:
         kept, ordered = _pairs_to_keep(task.k, x[0].numel(), x.device)
-        many = x[0].numel() > MANY and not task.switches
+        many = task.many and not task.switches
         looks = steps if steps is not None else 1 if many else 16
         radius, weakest = search.widest(kept, looks, x.new_full((len(x),), FIRST_GUESS))
         order_radius, _ = search.widest(ordered, 0 if many else looks, radius.clamp_max(UNBOUNDED))

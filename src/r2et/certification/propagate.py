@@ -1,5 +1,6 @@
 """One way through a network within a region: affine forms travel there and back."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,6 +34,8 @@ from r2et.certification.pullback import (
 
 WIDEST, LARGEST = 256, 4_000_000
 """Numbers of an input, and weights by them, up to which a linear map of it is written out."""
+NARROW = 256
+"""Numbers of a linear map of a larger input, up to which its symbols are those of these numbers."""
 FEW, MOST_PULLED = 64, 1024
 """Up to how many numbers of a value are pulled back for their ranges alone, and for their kinks."""
 
@@ -136,12 +139,40 @@ class Affine:
 
 
 @dataclass(frozen=True, eq=False)
+class Chain:
+    """Linear maps of the input, one after another, and the form of what they make of x alone.
+
+    Each map comes with the shape of what enters it.
+    """
+
+    steps: tuple[tuple[LinearMap, tuple[int, ...]], ...]
+    plain: AffineForm
+
+    def rows(self, reach: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights of the numbers (h, d) by an input that moves by `reach` (d,), and their doubt.
+
+        The doubt (h,) is by how much a number may be off by rounding for moves in the unit ball.
+        """
+        shape = self.plain.centre.shape[1:]
+        rows = torch.eye(largest(shape), dtype=reach.dtype, device=reach.device).view(-1, *shape)
+        size, most = rows, largest(shape)
+        for linear, inner in reversed(self.steps):
+            back = linear.transposed(inner)
+            rows, size, most = back.apply(rows), back.absolute(size), max(most, largest(inner))
+        eps = 2 * len(self.steps) * (most + 16) * torch.finfo(reach.dtype).eps
+        return rows.flatten(1) * reach, eps * torch.linalg.vector_norm(
+            size.flatten(1) * reach, dim=1
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Value:
     """A number of the network that depends on the input: its place on the tape and its form.
 
     `shape` is that of one example's numbers. `folded`: the program sees the first dimension of
     these and that of the rows as one. `affine` is known of what is linear in a small input. `fixed`
-    numbers do not depend on the input.
+    numbers do not depend on the input. `chain` is known of what maps, one after another, make of a
+    large one.
     """
 
     place: int
@@ -150,6 +181,7 @@ class Value:
     folded: bool = False
     affine: Affine | None = None
     fixed: bool = False
+    chain: "Chain | None" = None
 
     @cached_property
     def form(self) -> AffineForm:
@@ -171,6 +203,10 @@ class BoundPropagator:
     tape: list[tuple[int, list[tuple[int, Sequence[Step]]]]] = field(default_factory=list)
     relations: dict[int, Relation] | None = None
     """How values are made of others, for numbers to be pulled back to the input; None: none are."""
+    narrow: int = 0
+    """Of how many numbers, all that is used of a larger input, its symbols are; or 0."""
+    seen: bool = False
+    """Whether the form of the input was asked for."""
     products: bool = False
     """Whether values were multiplied with one another."""
 
@@ -192,7 +228,18 @@ class BoundPropagator:
             own = torch.eye(d, dtype=x.dtype, device=x.device).view(d, *x.shape[1:])
             nothing = torch.zeros_like(x[0])
             affine = Affine(own, own, nothing, nothing)
-        return Value(0, tuple(x.shape[1:]), self.region.form, affine=affine)
+        chain = None
+        if affine is None and self.relations is None:
+            at_x = replace(self.region, radius=torch.zeros_like(self.region.radius), followed=False)
+            chain = Chain((), replace(at_x.form(), sphere=None))
+        return Value(0, tuple(x.shape[1:]), self._input_form, affine=affine, chain=chain)
+
+    def _input_form(self) -> AffineForm:
+        """The input itself, whose symbols may be those of a linear map of it alone."""
+        if self.narrow and self.region.followed:
+            return replace(self.region, followed=False).form()
+        self.seen = True
+        return self.region.form()
 
     @property
     def activation_nodes(self) -> list[ActivationNode]:
@@ -232,6 +279,8 @@ class BoundPropagator:
         affine = _sum(values, offset)
         if affine is not None:
             return self._of_input(affine)
+        if len(values) == 1 and values[0][0].chain is not None:
+            return self._of_chain(*values[0], offset)
         # The offset goes with the first, so that no form is made for it alone.
         forms = [
             mapped(self.symbols, value.form, linear, None if number else offset)
@@ -274,6 +323,56 @@ class BoundPropagator:
                 [(0, [backwards(affine.map(shape), shape)])], -doubt, doubt
             )
         return Value(place, outer, lambda: affine.form(self.region), affine=affine)
+
+    def _of_chain(self, value: Value, linear: LinearMap, offset: Tensor | None) -> Value:
+        """A linear map of what is a linear map of the input, whose form is made if asked for.
+
+        Where it has few numbers, and nothing else of the input has been looked at, these numbers
+        are all that the network knows of it: symbols of their directions take the place of the
+        input's own.
+        """
+        assert value.chain is not None
+        chain = Chain(
+            (*value.chain.steps, (linear, value.shape)),
+            mapped(Symbols.none(value.chain.plain), value.chain.plain, linear, offset),
+        )
+        shape = tuple(chain.plain.centre.shape[1:])
+        place = len(self.tape) + 1
+        self.tape.append((place, [(value.place, [(linear, value.shape)])]))
+        made = Value(place, shape, lambda: mapped(self.symbols, value.form, linear, offset))
+        region, count = self.region, largest(shape)
+        fits = count <= min(NARROW, region.x[0].numel() // 2) and region.norm == "l2"
+        common = region.scale is None or region.scale.ndim < region.x.ndim
+        if not (fits and common) or self.narrow or self.seen or len(self.symbols.low):
+            return replace(made, chain=chain)
+        self.narrow = count
+        if not region.followed:
+            return made
+        self.symbols.inputs = count
+        return replace(made, made=lambda: self._narrow_form(chain))
+
+    def _narrow_form(self, chain: Chain) -> AffineForm:
+        """Numbers in symbols of their own directions: where weights are R = L Q', Q'u is in a ball.
+
+        Q is orthonormal but for rounding, which stretches the ball, and R is L Q' but for a little,
+        which goes into the rest.
+        """
+        plain, region = chain.plain, self.region
+        one = torch.ones_like(region.x[0]) if region.scale is None else region.scale.to(region.x)
+        rows, doubt = chain.rows(one.flatten())
+        h, d = rows.shape
+        directions, upper = torch.linalg.qr(rows.mT)
+        weights = upper.mT  # (h, h)
+        eps = torch.finfo(rows.dtype).eps
+        off = directions.mT @ directions - torch.eye(h, dtype=rows.dtype, device=rows.device)
+        stretch = 1 + 1e-9 * float(off.norm()) + float(off.norm()) + 4 * (d + h + 16) * h * eps
+        lost = torch.linalg.vector_norm(rows - weights @ directions.mT, dim=1)
+        lost = lost + 8 * (h + d + 16) * eps * math.sqrt(h) * weights.norm(dim=1)
+        shape = (-1, *(1,) * (plain.centre.ndim - 1))
+        radius = region.radius.to(region.x).view(shape)
+        rest = plain.rest + (1 + 1e-9) * radius * (lost + doubt).view(plain.centre.shape[1:])
+        moves = (stretch * weights).mT.reshape(h, 1, *plain.centre.shape[1:]) * radius
+        return AffineForm(plain.centre, moves, rest + TINY)
 
     def times(self, one: Value, other: Value) -> Value:
         """The product of two values of one shape, number by number."""

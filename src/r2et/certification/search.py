@@ -88,7 +88,12 @@ class Task:
             return (RELAXATIONS[-1], SWITCHES) if self._first.products else (SWITCHES,)
         if all(kinks):
             return RELAXATIONS[-1:]
-        return RELAXATIONS[:1] if self.example[0].numel() > MANY else RELAXATIONS
+        return RELAXATIONS[:1] if self.many else RELAXATIONS
+
+    @cached_property
+    def many(self) -> bool:
+        """Whether the input has very many symbols."""
+        return not self._first.narrow and self.example[0].numel() > MANY
 
     @cached_property
     def _first(self) -> BoundPropagator:
