@@ -54,7 +54,8 @@ class LinearMap:
 
     `squared` has the squares of the weights, if they are known. `back` carries slopes the other
     way; derivatives of the functions do unless it is given. `rounding` is like `absolute`, with
-    weights as large as the sums of absolute terms of which those of `apply` were computed.
+    weights as large as the sums of absolute terms of which those of `apply` were computed. Each
+    number is a sum of no more than `terms`, if that is known.
     """
 
     apply: Callable[[Tensor], Tensor]
@@ -62,6 +63,7 @@ class LinearMap:
     squared: Callable[[Tensor], Tensor] | None = None
     back: "LinearMap | None" = None
     rounding: Callable[[Tensor], Tensor] | None = None
+    terms: int | None = None
 
     @classmethod
     def matrix(cls, weight: Tensor) -> "LinearMap":
@@ -90,10 +92,12 @@ class LinearMap:
 
             return pulled
 
-        return LinearMap(apply=back(self.apply), absolute=back(self.absolute))
+        # Where each number is taken at most once, each gets no more than one signal back.
+        terms = 1 if self.squared is self.apply else None
+        return LinearMap(apply=back(self.apply), absolute=back(self.absolute), terms=terms)
 
 
-UNCHANGED = LinearMap(apply=lambda t: t, absolute=lambda t: t)
+UNCHANGED = LinearMap(apply=lambda t: t, absolute=lambda t: t, terms=1)
 """The map that leaves everything as it is."""
 
 
@@ -104,7 +108,7 @@ def positive(function: Callable[[Tensor], Tensor]) -> LinearMap:
 
 def rearranged(function: Callable[[Tensor], Tensor]) -> LinearMap:
     """A map that gives some of the numbers, each at most once, in another place or shape."""
-    return LinearMap(apply=function, absolute=function, squared=function)
+    return LinearMap(apply=function, absolute=function, squared=function, terms=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -327,7 +331,7 @@ def mapped(
     if form.sphere is not None:
         return _of_sphere(form, linear, centre, offset)
     inner, outer = form.centre[0].numel(), centre[0].numel()
-    gamma = (max(inner, outer) + 16) * torch.finfo(centre.dtype).eps
+    gamma = ((linear.terms or max(inner, outer)) + 16) * torch.finfo(centre.dtype).eps
     size = symbols.size(form)
     if linear.rounding is None:
         rest = linear.absolute(form.rest * (1 + 2 * gamma) + gamma * size + TINY) + TINY

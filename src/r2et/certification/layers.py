@@ -109,9 +109,8 @@ def _fixed(given: Any, like: Value, what: str = "the other factor") -> Tensor:
 def _times(factor: Tensor) -> LinearMap:
     size = factor.abs()
     square = size * size
-    return LinearMap(
-        apply=lambda t: t * factor, absolute=lambda t: t * size, squared=lambda t: t * square
-    )
+    back = LinearMap(apply=lambda t: t * factor, absolute=lambda t: t * size, terms=1)
+    return replace(back, squared=lambda t: t * square, back=back)
 
 
 def _spread(propagator: BoundPropagator, value: Value, shape: tuple[int, ...]) -> Value:
@@ -265,10 +264,36 @@ def _convolution(
     def by(weights: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda t: aten.convolution.default(t, weights, None, *settings)
 
-    linear = LinearMap(apply=by(weight), absolute=by(size), squared=by(square))
+    # A number is a sum over a kernel; on the way back, over all kernels that it is part of.
+    kernel = math.prod(weight.shape[2:])
+    inner, outer = weight.shape[1] * kernel, weight.shape[0] // groups * kernel
+    shape = input.shape
+    back = LinearMap(
+        apply=_pulled(weight, shape, settings), absolute=_pulled(size, shape, settings), terms=outer
+    )
+    linear = LinearMap(
+        apply=by(weight), absolute=by(size), squared=by(square), back=back, terms=inner
+    )
+    if transposed:
+        linear = replace(linear, back=None, terms=None)
     if bias is None:
         return propagator.linear(input, linear)
     return propagator.linear(input, linear, bias.view(-1, *(1,) * (weight.ndim - 2)))
+
+
+def _pulled(
+    weight: Tensor, shape: tuple[int, ...], settings: tuple[Any, ...]
+) -> Callable[[Tensor], Tensor]:
+    """What carries signals back through a convolution to numbers of `shape`."""
+
+    def pulled(signal: Tensor) -> Tensor:
+        like = signal.new_zeros(()).expand(len(signal), *shape)
+        found: Tensor = aten.convolution_backward.default(
+            signal, like, weight, None, *settings, [True, False, False]
+        )[0]
+        return found
+
+    return pulled
 
 
 def _batch_norm(

@@ -11,7 +11,6 @@ from torch import Tensor
 from r2et.certification.activations import Activation, value_line
 from r2et.certification.affine import (
     TINY,
-    UNCHANGED,
     AffineForm,
     LinearMap,
     Region,
@@ -296,15 +295,16 @@ class BoundPropagator:
         """That of a sum of linear maps: no error but rounding."""
         if self.relations is None:
             return None
-        size = found.centre.abs() + found.rest
+        # Of the sums here, of those on the way back, and of the sum of several.
+        doubt = (20 + 4 * len(values)) * (found.centre.abs() + found.rest)
         if offset is not None:
-            size = size + offset.abs()
-        most = largest(size.shape[1:])
+            doubt = doubt + 20 * offset.abs()
         for value, by in values:
-            most = max(most, largest(value.shape))
-            if by is not UNCHANGED:
-                size = size + by.absolute(value.form.centre.abs() + value.form.rest)
-        doubt = 4 * (most + 16) * torch.finfo(size.dtype).eps * size + TINY
+            most = max(largest(found.centre.shape[1:]), largest(value.shape))
+            terms = max(by.terms or most, by.transposed(value.shape).terms or most)
+            size = value.form.centre.abs() + value.form.rest
+            doubt = doubt + 4 * (terms + 16) * by.absolute(size)
+        doubt = torch.finfo(doubt.dtype).eps * doubt + TINY
         edges = [(v.place, [backwards(by, v.shape)]) for v, by in values]
         return Relation(edges, -doubt, doubt)
 
