@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import torch
 
-from r2et.certification.activations import derivative_line, third_range
+from r2et.certification.activations import derivative_line, slope_level, third_range
 from r2et.certification.affine import (
+    TINY,
     AffineForm,
     LinearMap,
     QuadraticError,
     Symbols,
+    length,
     mapped,
     product,
     scaled,
+    shorter,
     total,
 )
 from r2et.certification.propagate import BoundPropagator, Step, Value
@@ -26,6 +29,8 @@ def back(
 
     `relaxation` is how the derivatives of activations are bounded.
     """
+    if propagator.relations is None and last.form.length is not None:
+        signal = replace(signal, length=length(signal.rest))
     symbols = propagator.symbols.copy(packed=propagator.relations is not None)
     signals: dict[int, list[AffineForm]] = {last.place: [signal]}
     for place, edges in reversed(propagator.tape):
@@ -51,6 +56,20 @@ def _pulled(signal: AffineForm, step: Step, symbols: Symbols, relaxation: str) -
     if part.switch is not None:
         return switched(symbols, signal, part.activation, part.switch)
     low, high = symbols.range(part.at)
+    if signal.length is not None and part.at.length is not None:
+        line = slope_level(part.activation, part.at.centre, low, high)
+        # By how much it turns: where it has no kinks, no faster than its second derivative says.
+        rest = torch.maximum(-line.low, line.high)
+        long = length(rest)
+        if not part.activation.kinks:
+            doubt = 16 * torch.finfo(rest.dtype).eps * line.at.abs()
+            off = 2 * part.activation.off(high)[1]
+            doubt = doubt + torch.where(part.activation.beyond(low), 0.0, off) + TINY
+            long = torch.minimum(
+                long, part.activation.limits[0] * part.at.length * (1 + 1e-9) + length(doubt)
+            )
+        turned = AffineForm(line.at, part.at.moves, rest, length=long)
+        return product(symbols, signal, shorter(turned))
     line = derivative_line(part.activation, part.at.centre, low, high, relaxation)
     derivative = scaled(symbols, part.at, line.rise)
     derivative = replace(derivative, centre=line.at)

@@ -7,6 +7,7 @@ were left out by their defaults. What a rule does not know of, it refuses.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from r2et.certification.affine import (
     rearranged,
     scaled,
 )
+from r2et.certification.operators import convolution_norm, matrix_norm
 from r2et.certification.program import Node, Program, Rows, filled, value_of
 from r2et.certification.propagate import BoundPropagator, Step, Value, backwards
 from r2et.certification.pullback import Relation, RelationStep
@@ -109,8 +111,14 @@ def _fixed(given: Any, like: Value, what: str = "the other factor") -> Tensor:
 def _times(factor: Tensor) -> LinearMap:
     size = factor.abs()
     square = size * size
-    back = LinearMap(apply=lambda t: t * factor, absolute=lambda t: t * size, terms=1)
-    return replace(back, squared=lambda t: t * square, back=back)
+    back = LinearMap(
+        apply=lambda t: t * factor,
+        absolute=lambda t: t * size,
+        squared=lambda t: t * square,
+        terms=1,
+        norm=lambda: (1 + 1e-15) * float(size.max()),
+    )
+    return replace(back, back=back)
 
 
 def _spread(propagator: BoundPropagator, value: Value, shape: tuple[int, ...]) -> Value:
@@ -218,7 +226,8 @@ def _layer(propagator: BoundPropagator, self: Any, mat2: Any, offset: Tensor | N
     )
     if offset is not None:
         offset = offset.expand(1, *self.shape[:-1], mat2.shape[1])[0]
-    return _linear(propagator, self, LinearMap.matrix(mat2), offset)
+    linear = LinearMap.matrix(mat2, partial(matrix_norm, mat2))
+    return _linear(propagator, self, linear, offset)
 
 
 def _vector(propagator: BoundPropagator, self: Any, vec: Any) -> Value:
@@ -268,11 +277,21 @@ def _convolution(
     kernel = math.prod(weight.shape[2:])
     inner, outer = weight.shape[1] * kernel, weight.shape[0] // groups * kernel
     shape = input.shape
+    norm = partial(convolution_norm, weight) if weight.ndim == 4 and groups == 1 else None
     back = LinearMap(
-        apply=_pulled(weight, shape, settings), absolute=_pulled(size, shape, settings), terms=outer
+        apply=_pulled(weight, shape, settings),
+        absolute=_pulled(size, shape, settings),
+        squared=_pulled(square, shape, settings),
+        terms=outer,
+        norm=norm,
     )
     linear = LinearMap(
-        apply=by(weight), absolute=by(size), squared=by(square), back=back, terms=inner
+        apply=by(weight),
+        absolute=by(size),
+        squared=by(square),
+        back=back,
+        terms=inner,
+        norm=norm,
     )
     if transposed:
         linear = replace(linear, back=None, terms=None)

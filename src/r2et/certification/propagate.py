@@ -8,16 +8,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from r2et.certification.activations import Activation, value_line
+from r2et.certification.activations import Activation, slope_level, value_line
 from r2et.certification.affine import (
     TINY,
     AffineForm,
     LinearMap,
     Region,
     Symbols,
+    length,
     mapped,
     product,
     scaled,
+    shorter,
     total,
 )
 from r2et.certification.pullback import (
@@ -35,8 +37,13 @@ WIDEST, LARGEST = 256, 4_000_000
 """Numbers of an input, and weights by them, up to which a linear map of it is written out."""
 NARROW = 256
 """Numbers of a linear map of a larger input, up to which its symbols are those of these numbers."""
-FEW, MOST_PULLED = 64, 1024
-"""Up to how many numbers of a value are pulled back for their ranges alone, and for their kinks."""
+FEW, MOST_PULLED, PULLED = 64, 1024, 8_000_000
+"""Up to how many numbers of a value are pulled back for their ranges alone, and for their kinks; of
+large networks no more than these numbers times those of the largest value."""
+
+
+class Hopeless(Exception):
+    """So many kinks are within reach of all examples that nothing would be proved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +213,8 @@ class BoundPropagator:
     """Of how many numbers, all that is used of a larger input, its symbols are; or 0."""
     seen: bool = False
     """Whether the form of the input was asked for."""
+    lost: Tensor | None = None
+    """Examples (B,) with so many kinks within reach that nothing would be proved."""
     products: bool = False
     """Whether values were multiplied with one another."""
 
@@ -447,8 +456,12 @@ class BoundPropagator:
         form, (kink,) = value.form, activation.kinks
         low, high = (each.flatten(1).clone() for each in self.symbols.range(form))
         reached = (low <= kink) & (high >= kink)
-        # Where very many are open nothing will be proved: they are not worth the time.
-        reached &= reached.sum(1, keepdim=True) <= MOST_PULLED
+        # Where very many are open nothing will be proved: the example is not worth the time.
+        lost = reached.sum(1) > max(FEW, min(MOST_PULLED, PULLED // self.widest))
+        reached &= ~lost[:, None]
+        self.lost = lost if self.lost is None else self.lost | lost
+        if bool(self.lost.all()):
+            raise Hopeless
         which = reached.nonzero()
         open_ = None
         if len(which):
@@ -460,7 +473,14 @@ class BoundPropagator:
         reach = (activation.value(torch.stack([low, high, ends])) - line.at).abs().amax(0)
         eps = 16 * torch.finfo(reach.dtype).eps
         rest = reach + eps * (line.at.abs() + reach) + TINY
-        found = AffineForm(line.at, form.moves.new_zeros(0, *line.at.shape), rest)
+        long = None
+        if form.length is not None:
+            ends = form.centre.new_tensor([kink - 1.0, kink + 1.0])
+            steep = float(activation.derivative(ends).abs().max())
+            doubt = eps * (line.at.abs() + steep * form.centre.abs() + reach) + TINY
+            long = (1 + 1e-9) * steep * form.length + length(doubt)
+        moves = form.moves.new_zeros(0, *line.at.shape)
+        found = shorter(AffineForm(line.at, moves, rest, length=long))
         doubt = eps * (line.rise.abs() * (form.centre.abs() + form.rest) + line.at.abs()) + TINY
         edges = [(value.place, [line.rise])]
         relation = Relation(edges, line.low - doubt, line.high + doubt)
@@ -468,12 +488,31 @@ class BoundPropagator:
         made = self.put(found, (value, [(node, value.shape)]), relation=relation)
         return replace(made, folded=value.folded)
 
+    def _steep(self, value: Value, activation: Activation, low: Tensor, high: Tensor) -> Value:
+        """An activation by how steep it can be: a vector of numbers grows by no more than that."""
+        form = value.form
+        level = slope_level(activation, form.centre, low, high)
+        steep = torch.maximum((level.at + level.low).abs(), (level.at + level.high).abs())
+        beyond = activation.beyond(low)
+        at = torch.where(beyond, form.centre, activation.value(form.centre))
+        off = torch.where(beyond, 0.0, 2 * activation.off(high)[0])
+        eps = 16 * torch.finfo(at.dtype).eps
+        doubt = eps * (at.abs() + steep * form.centre.abs()) + off + TINY
+        rest = steep * form.rest * (1 + eps) + doubt
+        assert form.length is not None
+        long = (1 + 1e-9) * form.length * steep.flatten(1).amax(1) + length(doubt)
+        found = shorter(AffineForm(at, form.moves, rest, length=long))
+        node = ActivationNode(activation, form)
+        return replace(self.put(found, (value, [(node, value.shape)])), folded=value.folded)
+
     def activate(self, value: Value, activation: Activation) -> Value:
         """An activation of each number."""
         form = value.form
         if self.relations is not None and len(activation.kinks) == 1:
             return self._switch(value, activation)
         low, high = self.symbols.range(form)
+        if form.length is not None and self.relations is None:
+            return self._steep(value, activation, low, high)
         line = value_line(activation, form.centre, low, high)
         bent = scaled(self.symbols, form, line.rise)
         bent = replace(bent, centre=line.at)

@@ -22,7 +22,7 @@ from r2et.certification.affine import (
 from r2et.certification.backwards import back
 from r2et.certification.layers import propagate
 from r2et.certification.program import Program
-from r2et.certification.propagate import BoundPropagator, Value
+from r2et.certification.propagate import BoundPropagator, Hopeless, Value
 from r2et.certification.switches import Linked
 from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.one_hot import OneHot, project_one_hot
@@ -36,9 +36,10 @@ SWITCHES = "switches"
 """For straight pieces: numbers are pulled back to the input, and open slopes are the symbols."""
 SYMBOLS = 512
 UNBOUNDED = 1e100
-STEP, FAR, CLOSE, NEAR, AGAIN = 4.0, 1e3, 1.01, 1.0002, 1.05
-CHEAP_LOOKS, MANY = 10, 256
+STEP, FAR, CLOSE, NEARLY, NEAR, AGAIN = 4.0, 1e3, 1.01, 1.004, 1.0002, 1.05
+CHEAP_LOOKS, MANY = 14, 256
 PAIRS_AT_ONCE = 16_384
+LIKELIEST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +192,12 @@ class RadiusSearch:
         weakest = self.ranked[:, [self.task.k - 1, self.task.k]].clone()
         guess = torch.where(low > 0, (low * STEP).clamp_max(UNBOUNDED), first)
         steps = self.task.switches
+        near = (NEAR if self.x[0].numel() <= MANY else NEARLY) if steps else CLOSE
         done, joint = ~(margin > self.noise), torch.full_like(margin, steps, dtype=torch.bool)
         best = torch.full(first.shape, -1, device=first.device)
         for look in range(looks):
             # By one way first, the best at the first look; at its limit by all of them together.
-            close = high <= low * (NEAR if steps else CLOSE)
+            close = high <= low * near
             done |= close & joint
             high = torch.where(close & ~joint, torch.inf, high)
             guess = torch.where(close & ~joint, low * AGAIN, guess)
@@ -233,7 +235,9 @@ class RadiusSearch:
             if not len(at):
                 continue
             wanted = pairs.expand(len(at), k, n) & ~((margins[at] > 0) & joint[at, None, None])
-            found = self.margins(rows[at], radius[at], wanted, relaxation)
+            found = self.margins(
+                rows[at], radius[at], wanted, relaxation, briefly=self.task.switches
+            )
             found = torch.where(pairs, found, torch.inf)
             both = torch.maximum(margins[at], torch.where(wanted, found, -torch.inf))
             alone = found.flatten(1).amin(-1)
@@ -294,11 +298,20 @@ class RadiusSearch:
         enters = (surely[:, :, k:].sum(1) < k).sum(-1)
         return torch.maximum(stays, k - enters).clamp_min(0).to(radius) / k
 
-    def margins(self, rows: Tensor, radius: Tensor, wanted: Tensor, relaxation: str) -> Tensor:
+    def margins(
+        self,
+        rows: Tensor,
+        radius: Tensor,
+        wanted: Tensor,
+        relaxation: str,
+        *,
+        briefly: bool = False,
+    ) -> Tensor:
         """Sound lower bounds of |I_i| - |I_j| by rank, as far as `wanted` (B, k, n): (B, k, n).
 
         What is not wanted is minus infinity. A pair that the ranges of its two numbers keep apart
-        is not looked at as a pair.
+        is not looked at as a pair. Asked `briefly` whether all pairs are apart, no other pair of an
+        example is looked at once one of the likeliest fails.
         """
         k = self.task.k
         least = torch.full(wanted.shape, -torch.inf, dtype=radius.dtype, device=radius.device)
@@ -307,20 +320,44 @@ class RadiusSearch:
             return least
         rows, radius, wanted = rows[some], radius[some], wanted[some]
         ranked, signs = self.ranked[rows], self.gradient[rows].sign()
-        form, symbols = self.task.gradients(self.x[rows], self.y[rows], radius, relaxation)
+        try:
+            form, symbols = self.task.gradients(self.x[rows], self.y[rows], radius, relaxation)
+        except Hopeless:
+            return least
         low, high = symbols.range(form)
         leading = torch.where(signs > 0, low, -high).gather(1, ranked[:, :k])
         others = torch.maximum(high, -low).gather(1, ranked)
         apart = (leading[:, :, None] - others[:, None]).nan_to_num(nan=-torch.inf)
-        example, one, other = (wanted & ~(apart > 0)).nonzero(as_tuple=True)
-        if len(example) and relaxation != RANGES:
+        known = (low > 0).to(low) - (high < 0).to(low)
+        lost = torch.zeros_like(wanted)
+        asked = wanted & ~(apart > 0)
+        for likeliest in (True, False):
+            if relaxation == RANGES or (likeliest and not briefly):
+                continue
+            chosen = _closest_few(asked, apart) if likeliest else asked
+            example, one, other = chosen.nonzero(as_tuple=True)
+            if not len(example):
+                continue
             ours, theirs = ranked[example, one], ranked[example, other]
-            known = (low > 0).to(low) - (high < 0).to(low)
             sides = signs[example, ours], known[example, theirs]
             found = pair_margins(form, symbols, example, ours, theirs, *sides, radius)
             apart[example, one, other] = found.nan_to_num(nan=-torch.inf)
+            failed = (chosen & ~(apart > 0)).flatten(1).any(-1)
+            asked &= ~chosen
+            lost |= asked & failed[:, None, None]
+            asked &= ~lost
+        # Of what was not looked at it is only known that another pair of the example fails.
+        apart = torch.where(lost, torch.inf, apart)
         least[some] = torch.where(wanted, apart, -torch.inf)
         return least
+
+
+def _closest_few(asked: Tensor, apart: Tensor) -> Tensor:
+    """The pairs of each example that are least apart as far as is known: like `asked`."""
+    count = min(LIKELIEST, asked[0].numel())
+    found = torch.where(asked, apart, torch.inf).flatten(1).topk(count, largest=False).indices
+    chosen = torch.zeros_like(asked).flatten(1).scatter(1, found, True)
+    return chosen.view_as(asked) & asked
 
 
 def _next(low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int) -> Tensor:
@@ -342,7 +379,7 @@ def _middle(low: Tensor, high: Tensor) -> Tensor:
     """Where to look next between a radius that holds and one that fails, or further out."""
     far = high > 4 * low.clamp_min(1e-30)
     between = torch.where(far & (low > 0), (low * high).sqrt(), (low + high) / 2)
-    between = torch.where(low > 0, between, high / STEP)
+    between = torch.where(low > 0, between, high / STEP**3)
     beyond = torch.where(low > FAR, UNBOUNDED, low * STEP)
     return torch.where(high < torch.inf, between, beyond)
 
