@@ -27,6 +27,7 @@ from r2et.data import Split, load
 from r2et.methods import METHODS, Method
 from r2et.metrics.statistics import auc
 from r2et.models import MODELS
+from r2et.models.resnet import ResNet
 from r2et.training.settings import FitSettings
 from r2et.training.trainer import fit
 
@@ -235,8 +236,39 @@ def of_widths() -> list[Limit]:
     return limits
 
 
+def of_large_pictures() -> list[Limit]:
+    """A convolutional network of three layers on pictures of 32 x 32 x 3 and two residual ones."""
+    limits = []
+    x = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for before, after in ((3, 8), (8, 16), (16, 32)):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+        three = nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10)).double()
+        residual = ResNet(width=16, blocks=(1, 1, 1, 1))
+        for part in residual.modules():
+            if isinstance(part, nn.Conv2d | nn.Linear):
+                part.reset_parameters()
+    for name, model, some in (
+        ("three convolutions", three, x),
+        ("residual network of ReLUs", residual.double().eval(), x[:1]),
+    ):
+        start = time.process_time()
+        found = certify(model, some, k=50, of="margin").radius
+        seconds = (time.process_time() - start) / len(some)
+        share = 100 * float((found > 0).double().mean())
+        limits += [
+            Limit(what=f"{name}: CPU s a picture", value=seconds, most=60.0),
+            Limit(what=f"{name}: certified at some radius, %", value=share, least=50.0),
+            Limit(what=f"{name}: -log10 of the median radius", value=-math.log10(found.median())),
+        ]
+    return limits
+
+
 PARTS: dict[str, Callable[[], list[Limit]]] = {
     "adult": of_adult, "pictures": of_pictures, "answers": of_answers, "widths": of_widths,
+    "large": of_large_pictures,
 }  # fmt: skip
 
 

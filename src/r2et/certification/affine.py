@@ -404,8 +404,8 @@ def mapped(
         moves = moves.new_zeros(0, *centre.shape)
     found = AffineForm(centre, moves, rest)
     if form.length is not None:
-        # What the length says, and what is rounded; the last by what was added for it above.
-        doubt = linear.absolute(4 * gamma * (form.rest + size) + TINY) + TINY
+        # What the length says, and what is rounded: a sum of n terms by n eps / 2 of their sizes.
+        doubt = linear.absolute(0.51 * gamma * size + TINY) + TINY
         if linear.rounding is not None:
             doubt = doubt + linear.rounding(4 * gamma * (form.rest + size) + TINY)
         far = form.length.view(-1, *(1,) * (centre.ndim - 1)) * linear.widths(form.rest, rest)

@@ -37,7 +37,7 @@ WIDEST, LARGEST = 256, 4_000_000
 """Numbers of an input, and weights by them, up to which a linear map of it is written out."""
 NARROW = 256
 """Numbers of a linear map of a larger input, up to which its symbols are those of these numbers."""
-FEW, MOST_PULLED, PULLED = 64, 1024, 8_000_000
+FEW, MOST_PULLED, PULLED = 64, 1024, 4_000_000
 """Up to how many numbers of a value are pulled back for their ranges alone, and for their kinks; of
 large networks no more than these numbers times those of the largest value."""
 
@@ -178,7 +178,7 @@ class Value:
     `shape` is that of one example's numbers. `folded`: the program sees the first dimension of
     these and that of the rows as one. `affine` is known of what is linear in a small input. `fixed`
     numbers do not depend on the input. `chain` is known of what maps, one after another, make of a
-    large one.
+    large one. `normalised` makes a convolution with its channels times a factor, plus a shift.
     """
 
     place: int
@@ -188,6 +188,7 @@ class Value:
     affine: Affine | None = None
     fixed: bool = False
     chain: "Chain | None" = None
+    normalised: "Callable[[Tensor, Tensor], Value] | None" = None
 
     @cached_property
     def form(self) -> AffineForm:

@@ -194,6 +194,8 @@ class RadiusSearch:
         steps = self.task.switches
         near = (NEAR if self.x[0].numel() <= MANY else NEARLY) if steps else CLOSE
         done, joint = ~(margin > self.noise), torch.full_like(margin, steps, dtype=torch.bool)
+        if self.task.many:
+            done |= low <= 0  # all symbols of a large network are looked at close to what holds
         best = torch.full(first.shape, -1, device=first.device)
         for look in range(looks):
             # By one way first, the best at the first look; at its limit by all of them together.
