@@ -66,10 +66,10 @@ def certify(
     `epsilons`, the last.
 
     Ranges of numbers are computed in float64 and rounded outwards. Radii are sought from below, to
-    one percent if `steps` looks suffice: 16 unless given, 1 for smooth networks of which all of more
-    than 256 numbers matter apart, whose order is bounded in a cheaper way; without `radii` they are NaN and only the precisions at
-    `epsilons` are computed. Memory is about that of (inputs + units) x features for each of
-    `rows_at_once` examples.
+    one percent if `steps` looks suffice: 16 unless given, 1 for smooth networks of which more than
+    256 numbers of the input matter apart, whose order is bounded in a cheaper way; without `radii`
+    they are NaN and only the precisions at `epsilons` are computed. Memory is about that of
+    (inputs + units) x features for each of `rows_at_once` examples.
     """
     if isinstance(model, RecordedModel):
         check_call(model.given, x.to(model.dtype), y)
