@@ -15,6 +15,8 @@ from r2et.models import structured
 from r2et.models.smoothing import SoftLeaky
 
 TABLE, PICTURE = (7,), (1, 6, 6)
+WIDE, LARGE = (300,), (1, 17, 17)
+"""Inputs of so many numbers that linear maps of them are not written out."""
 
 
 class Residual(nn.Module):
@@ -62,6 +64,19 @@ def picture_net(pool: nn.Module, activation: nn.Module) -> nn.Module:
     )  # fmt: skip
 
 
+def wide_net(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(WIDE[0], 12), activation, nn.Linear(12, 8), activation, nn.Linear(8, 2)
+    )
+
+
+def large_net(pool: nn.Module, activation: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, stride=2), nn.BatchNorm2d(3), activation, pool,
+        nn.Conv2d(3, 4, 2), activation, nn.Flatten(), nn.Linear(36, 3),
+    )  # fmt: skip
+
+
 NETWORKS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "relu": (TABLE, lambda: table_net(nn.ReLU())),
     "leaky relu": (TABLE, lambda: table_net(nn.LeakyReLU(0.1))),
@@ -88,6 +103,13 @@ NETWORKS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     ),
     "max pooling": (PICTURE, lambda: picture_net(nn.MaxPool2d(2), nn.Softplus())),
     "average pooling": (PICTURE, lambda: picture_net(nn.AvgPool2d(2), nn.GELU())),
+    "residual relus": (
+        TABLE,
+        lambda: nn.Sequential(Residual(7, nn.ReLU()), Residual(7, nn.ReLU()), nn.Linear(7, 3)),
+    ),
+    "wide relus": (WIDE, lambda: wide_net(nn.LeakyReLU(0.2))),
+    "wide softplus": (WIDE, lambda: wide_net(nn.Softplus(2.0))),
+    "relus and max pooling": (LARGE, lambda: large_net(nn.MaxPool2d(2), nn.ReLU())),
     "adaptive pooling": (PICTURE, lambda: picture_net(nn.AdaptiveAvgPool2d(3), nn.ReLU())),
 }
 

@@ -13,6 +13,7 @@ from certified_operations import CASES, UNCOVERED, Written
 from closed_form import numbers
 from r2et.certification import certify, record
 from r2et.certification.affine import AffineForm, Region
+from r2et.certification.backwards import back
 from r2et.certification.layers import OPERATIONS, propagate
 
 K = 3
@@ -69,7 +70,7 @@ def bounds_of(program: Any, region: Region, y: Tensor) -> tuple[Any, list[tuple[
     found: list[tuple[Tensor, ...]] = [tuple(propagator.symbols.range(logits.form))]
     signal = nn.functional.one_hot(y, logits.form.centre.shape[1]).double()
     for relaxation in ("tangent", "secant", "flat"):
-        form, symbols = propagator.back(AffineForm.constant(signal), logits, relaxation)
+        form, symbols = back(propagator, AffineForm.constant(signal), logits, relaxation)
         found.append(tuple(end.flatten(1) for end in symbols.range(form)))
     return propagator, found
 

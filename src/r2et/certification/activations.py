@@ -41,6 +41,11 @@ class Activation:
         value, derivative = (torch.where(beyond, by, 0.0) for by in (of_value, of_derivative))
         return value.to(high), derivative.to(high)
 
+    def beyond(self, low: Tensor) -> Tensor:
+        """Where numbers from `low` upwards are surely beyond the place: the line that runs is z."""
+        place = self.straight[0]
+        return low > place + 1e-9 * min(abs(place), 1e300)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Line:
@@ -100,6 +105,19 @@ def _derivative_line(
         rise=torch.where(far, 0.0, line.rise),
         low=torch.where(far, level.low, line.low),
         high=torch.where(far, level.high, line.high),
+    )
+
+
+def slope_level(activation: Activation, z: Tensor, low: Tensor, high: Tensor) -> Line:
+    """The derivative between `low` and `high` as one level: what runs, exact where it is a line."""
+    level = _level(activation, z, low, high)
+    level = _widened(level, activation.off(high)[1])
+    beyond = activation.beyond(low)
+    return Line(
+        at=torch.where(beyond, 1.0, level.at),
+        rise=level.rise,
+        low=torch.where(beyond, 0.0, level.low),
+        high=torch.where(beyond, 0.0, level.high),
     )
 
 

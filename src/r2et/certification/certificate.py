@@ -16,7 +16,7 @@ from r2et.certification.replay import (
     record,
     replay,
 )
-from r2et.certification.search import MANY, UNBOUNDED, RadiusSearch, Task
+from r2et.certification.search import UNBOUNDED, RadiusSearch, Task
 from r2et.core.one_hot import OneHot
 from r2et.core.ranking import check_k, order
 from r2et.explainers import Quantity
@@ -72,10 +72,10 @@ def certify(
     `epsilons`, the last.
 
     Ranges of numbers are computed in float64 and rounded outwards. Radii are sought from below, to
-    one percent if `steps` looks suffice: 16 unless given, 1 for inputs of more than 256 numbers,
-    whose order is bounded in a cheaper way; without `radii` they are NaN and only the precisions at
-    `epsilons` are computed. Memory is about that of (inputs + units) x features for each of
-    `rows_at_once` examples.
+    one percent if `steps` looks suffice: 16 unless given, 1 for smooth networks of which more than
+    256 numbers of the input matter apart, whose order is bounded in a cheaper way; without `radii`
+    they are NaN and only the precisions at `epsilons` are computed. Memory is about that of
+    (inputs + units) x features for each of `rows_at_once` examples.
     """
     if isinstance(model, RecordedModel):
         check_call(model.given, x.to(model.dtype), y)
@@ -178,7 +178,7 @@ def _certified(
     radius, order_radius = nothing, nothing.clone()
     if radii:
         kept, ordered = _pairs_to_keep(task.k, x[0].numel(), x.device)
-        many = x[0].numel() > MANY
+        many = task.many and not task.switches
         looks = steps if steps is not None else 1 if many else 16
         radius, weakest = search.widest(kept, looks, x.new_full((len(x),), FIRST_GUESS))
         order_radius, _ = search.widest(ordered, 0 if many else looks, radius.clamp_max(UNBOUNDED))

@@ -7,16 +7,19 @@ were left out by their defaults. What a rule does not know of, it refuses.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from r2et.certification import activations
 from r2et.certification.activations import Activation
 from r2et.certification.affine import (
+    TINY,
     UNCHANGED,
     AffineForm,
     LinearMap,
@@ -26,8 +29,10 @@ from r2et.certification.affine import (
     rearranged,
     scaled,
 )
+from r2et.certification.operators import convolution_norm, matrix_norm
 from r2et.certification.program import Node, Program, Rows, filled, value_of
-from r2et.certification.propagate import BoundPropagator, Step, Value
+from r2et.certification.propagate import BoundPropagator, Step, Value, backwards
+from r2et.certification.pullback import Relation, RelationStep
 
 Rule = Callable[..., Any]
 
@@ -36,9 +41,11 @@ aten = torch.ops.aten
 APART = "a certificate is of one example at a time, but examples are mixed or moved"
 
 
-def propagate(program: Program, region: Region, most: int) -> tuple[BoundPropagator, Value]:
+def propagate(
+    program: Program, region: Region, most: int, pulled: bool = False
+) -> tuple[BoundPropagator, Value]:
     """The passage of a region through a program, and the logits."""
-    propagator = BoundPropagator.within(region, most)
+    propagator = BoundPropagator.within(region, most, pulled)
     known: dict[int, Any] = dict(program.fixed)
     x = propagator.input()
     for number, node in enumerate(program.nodes):
@@ -105,9 +112,14 @@ def _fixed(given: Any, like: Value, what: str = "the other factor") -> Tensor:
 def _times(factor: Tensor) -> LinearMap:
     size = factor.abs()
     square = size * size
-    return LinearMap(
-        apply=lambda t: t * factor, absolute=lambda t: t * size, squared=lambda t: t * square
+    back = LinearMap(
+        apply=lambda t: t * factor,
+        absolute=lambda t: t * size,
+        squared=lambda t: t * square,
+        terms=1,
+        norm=lambda: (1 + 1e-15) * float(size.max()),
     )
+    return replace(back, back=back)
 
 
 def _spread(propagator: BoundPropagator, value: Value, shape: tuple[int, ...]) -> Value:
@@ -215,7 +227,8 @@ def _layer(propagator: BoundPropagator, self: Any, mat2: Any, offset: Tensor | N
     )
     if offset is not None:
         offset = offset.expand(1, *self.shape[:-1], mat2.shape[1])[0]
-    return _linear(propagator, self, LinearMap.matrix(mat2), offset)
+    linear = LinearMap.matrix(mat2, partial(matrix_norm, mat2))
+    return _linear(propagator, self, linear, offset)
 
 
 def _vector(propagator: BoundPropagator, self: Any, vec: Any) -> Value:
@@ -261,10 +274,72 @@ def _convolution(
     def by(weights: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda t: aten.convolution.default(t, weights, None, *settings)
 
-    linear = LinearMap(apply=by(weight), absolute=by(size), squared=by(square))
+    # A number is a sum over a kernel; on the way back, over all kernels that it is part of.
+    kernel = math.prod(weight.shape[2:])
+    inner, outer = weight.shape[1] * kernel, weight.shape[0] // groups * kernel
+    shape = input.shape
+    plain = weight.ndim == 4 and groups == 1 and not transposed
+    norm = None
+    if plain and len(set(dilation)) == 1:
+        norm = partial(convolution_norm, weight, (stride[0], stride[-1]))
+    back = LinearMap(
+        apply=_pulled(weight, shape, settings),
+        absolute=_pulled(size, shape, settings),
+        squared=_pulled(square, shape, settings),
+        terms=outer,
+        norm=norm,
+    )
+    linear = LinearMap(
+        apply=by(weight),
+        absolute=by(size),
+        squared=by(square),
+        back=back,
+        terms=inner,
+        norm=norm,
+    )
+    if transposed:
+        linear = replace(linear, back=None, terms=None)
+
+    def normalised(factor: Tensor, shift: Tensor) -> Value:
+        # One map instead of two, whose norm is less than the product of theirs.
+        offset = shift if bias is None else bias * factor + shift
+        fused = _fused(weight, factor)
+        return _convolution(propagator, input, fused, offset, *settings)
+
     if bias is None:
-        return propagator.linear(input, linear)
-    return propagator.linear(input, linear, bias.view(-1, *(1,) * (weight.ndim - 2)))
+        found = propagator.linear(input, linear)
+    else:
+        found = propagator.linear(input, linear, bias.view(-1, *(1,) * (weight.ndim - 2)))
+    return replace(found, normalised=normalised) if plain else found
+
+
+FUSED = WeakTensorKeyDictionary()
+"""Weights of convolutions times factors of their channels, so that their norms are known again."""
+
+
+def _fused(weight: Tensor, factor: Tensor) -> Tensor:
+    """The weights of a convolution whose channels are multiplied."""
+    version, times, fused = FUSED.get(weight, (None, None, None))
+    if version != weight._version or not torch.equal(times, factor):
+        fused = weight * factor.view(-1, *(1,) * (weight.ndim - 1))
+        FUSED[weight] = weight._version, factor.clone(), fused
+    found: Tensor = fused
+    return found
+
+
+def _pulled(
+    weight: Tensor, shape: tuple[int, ...], settings: tuple[Any, ...]
+) -> Callable[[Tensor], Tensor]:
+    """What carries signals back through a convolution to numbers of `shape`."""
+
+    def pulled(signal: Tensor) -> Tensor:
+        like = signal.new_zeros(()).expand(len(signal), *shape)
+        found: Tensor = aten.convolution_backward.default(
+            signal, like, weight, None, *settings, [True, False, False]
+        )[0]
+        return found
+
+    return pulled
 
 
 def _batch_norm(
@@ -294,6 +369,8 @@ def _batch_norm(
     offset = -running_mean * factor
     if bias is not None:
         offset = offset + bias
+    if input.normalised is not None:
+        return input.normalised(factor, offset), None, None
     ends = (-1, *(1,) * (input.dims - 2))
     factor, offset = factor.view(ends), offset.view(ends)
     found = propagator.linear(input, _times(factor), offset.expand(input.shape))
@@ -603,7 +680,11 @@ def _max_pool(
     shares = AffineForm(share, share.new_zeros(0, *share.shape), doubt)
     inside = tuple(centre.shape[1:])
     steps: list[Step] = [(unfold, self.shape), (shares, inside), (gather, inside)]
-    return propagator.put(found, (self, steps)), None
+    shift = found.centre - picked.centre
+    doubt = 64 * torch.finfo(shift.dtype).eps * (found.centre.abs() + found.rest) + TINY
+    values: list[RelationStep] = [backwards(unfold, self.shape), chosen, backwards(gather, inside)]
+    relation = Relation([(self.place, values)], -shift - doubt, rise - shift + doubt)
+    return propagator.put(found, (self, steps), relation=relation), None
 
 
 def _pair(given: Sequence[int]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from r2et.certification.affine import AffineForm, Norm, Region
+from r2et.certification.backwards import back
 from r2et.certification.layers import propagate
 from r2et.certification.program import Program
 from r2et.certification.recording import program_of
@@ -166,7 +167,7 @@ def _apart(
         wide = radius * (1 + x.flatten(1).abs().amax(-1))
         region = Region(x=x, radius=wide, norm="linf", followed=False)
         propagator, value = propagate(program, region, 0)
-        form, symbols = propagator.back(AffineForm.constant(signal), value, "flat")
+        form, symbols = back(propagator, AffineForm.constant(signal), value, "flat")
         outside = [
             _outside(*propagator.symbols.range(value.form), logits),
             _outside(*symbols.range(form), gradient),

@@ -19,9 +19,11 @@ from r2et.certification.affine import (
     Symbols,
     mapped,
 )
+from r2et.certification.backwards import back
 from r2et.certification.layers import propagate
 from r2et.certification.program import Program
-from r2et.certification.propagate import ActivationNode, BoundPropagator, Value
+from r2et.certification.propagate import BoundPropagator, Hopeless, Value
+from r2et.certification.switches import Linked
 from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.one_hot import OneHot, project_one_hot
 from r2et.explainers import SCORES, Quantity, class_logits
@@ -30,11 +32,14 @@ from r2et.perturbations import L2Ball, NormBall
 RELAXATIONS = ("tangent", "secant", "flat")
 RANGES = "ranges"
 """A cheap way: the input is not followed, and of each number only its range is known."""
+SWITCHES = "switches"
+"""For straight pieces: numbers are pulled back to the input, and open slopes are the symbols."""
 SYMBOLS = 512
 UNBOUNDED = 1e100
-STEP, FAR, CLOSE, AGAIN = 4.0, 1e3, 1.01, 1.05
-CHEAP_LOOKS, MANY = 10, 256
+STEP, FAR, CLOSE, NEARLY, NEAR, AGAIN = 4.0, 1e3, 1.01, 1.004, 1.0002, 1.05
+CHEAP_LOOKS, MANY = 14, 256
 PAIRS_AT_ONCE = 16_384
+LIKELIEST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,31 +76,42 @@ class Task:
             gradient = gradient_of(score, leaf, create_graph=False)
         return project_one_hot(gradient, self.one_hot).flatten(1)
 
+    @property
+    def switches(self) -> bool:
+        """Whether all activations are of two straight pieces."""
+        return self.relaxations == (SWITCHES,)
+
     @cached_property
     def relaxations(self) -> tuple[str, ...]:
         """The ways of bounding slopes that differ for this network."""
-        kinks = all(node.activation.kinks for node in self.activation_nodes)
-        if kinks:
+        kinks = [len(node.activation.kinks) for node in self._first.activation_nodes]
+        if kinks and all(each == 1 for each in kinks):
+            return (RELAXATIONS[-1], SWITCHES) if self._first.products else (SWITCHES,)
+        if all(kinks):
             return RELAXATIONS[-1:]
-        return RELAXATIONS[:1] if self.example[0].numel() > MANY else RELAXATIONS
+        return RELAXATIONS[:1] if self.many else RELAXATIONS
 
     @cached_property
-    def activation_nodes(self) -> list[ActivationNode]:
-        """The activations of the network."""
+    def many(self) -> bool:
+        """Whether the input has very many symbols."""
+        return not self._first.narrow and self.example[0].numel() > MANY
+
+    @cached_property
+    def _first(self) -> BoundPropagator:
+        """A way through the network at a radius of 0."""
         at_radius_0 = Region(x=self.example, radius=self.example.new_zeros(1), followed=False)
-        return propagate(self.program, at_radius_0, 0)[0].activation_nodes
+        return propagate(self.program, at_radius_0, 0)[0]
 
     def gradients(
         self, x: Tensor, y: Tensor, radius: Tensor, relaxation: str
     ) -> tuple[AffineForm, Symbols]:
         """All slopes that occur within the radius, bounded in a way: (B, n)."""
-        region = Region(
-            x=x, radius=radius, norm=self.norm, scale=self.scale, followed=relaxation != RANGES
-        )
-        propagator, logits = propagate(self.program, region, SYMBOLS)
+        followed = relaxation not in (RANGES, SWITCHES)
+        region = Region(x=x, radius=radius, norm=self.norm, scale=self.scale, followed=followed)
+        propagator, logits = propagate(self.program, region, SYMBOLS, relaxation == SWITCHES)
         signal = _signal(propagator, logits, y, self.of)
-        gradient, symbols = propagator.back(
-            signal, logits, "flat" if relaxation == RANGES else relaxation
+        gradient, symbols = back(
+            propagator, signal, logits, "flat" if relaxation == RANGES else relaxation
         )
         return mapped(symbols, gradient, _projected(self.one_hot, x[0].numel())), symbols
 
@@ -122,7 +138,7 @@ def _signal(propagator: BoundPropagator, logits: Value, y: Tensor, of: Quantity)
         return AffineForm.constant(own)
     if count == 2:
         return AffineForm.constant(2 * own - 1)
-    low, high = propagator.symbols.range(logits.form)
+    low, high = propagator.range(logits)
     hidden = own.bool()
     if of == "margin":
         least = low.masked_fill(hidden, -torch.inf).amax(-1, keepdim=True)
@@ -175,11 +191,15 @@ class RadiusSearch:
         high, at_high = torch.full_like(first, torch.inf), torch.full_like(first, -torch.inf)
         weakest = self.ranked[:, [self.task.k - 1, self.task.k]].clone()
         guess = torch.where(low > 0, (low * STEP).clamp_max(UNBOUNDED), first)
-        done, joint = ~(margin > self.noise), torch.zeros_like(margin, dtype=torch.bool)
+        steps = self.task.switches
+        near = (NEAR if self.x[0].numel() <= MANY else NEARLY) if steps else CLOSE
+        done, joint = ~(margin > self.noise), torch.full_like(margin, steps, dtype=torch.bool)
+        if self.task.many:
+            done |= low <= 0  # all symbols of a large network are looked at close to what holds
         best = torch.full(first.shape, -1, device=first.device)
         for look in range(looks):
             # By one way first, the best at the first look; at its limit by all of them together.
-            close = high <= low * CLOSE
+            close = high <= low * near
             done |= close & joint
             high = torch.where(close & ~joint, torch.inf, high)
             guess = torch.where(close & ~joint, low * AGAIN, guess)
@@ -193,7 +213,8 @@ class RadiusSearch:
             low[won], at_low[won] = guess[won], found[held]
             high[lost], at_high[lost] = guess[lost], found[~held]
             weakest[lost] = pair[~held]
-            guess = _next(low, at_low, high, at_high, look)
+            # The least gap of straight pieces falls in steps, about which a chord says nothing.
+            guess = _middle(low, high) if steps else _next(low, at_low, high, at_high, look)
         return torch.where(low >= UNBOUNDED, torch.inf, low), weakest
 
     def _look(
@@ -216,7 +237,9 @@ class RadiusSearch:
             if not len(at):
                 continue
             wanted = pairs.expand(len(at), k, n) & ~((margins[at] > 0) & joint[at, None, None])
-            found = self.margins(rows[at], radius[at], wanted, relaxation)
+            found = self.margins(
+                rows[at], radius[at], wanted, relaxation, briefly=self.task.switches
+            )
             found = torch.where(pairs, found, torch.inf)
             both = torch.maximum(margins[at], torch.where(wanted, found, -torch.inf))
             alone = found.flatten(1).amin(-1)
@@ -277,11 +300,20 @@ class RadiusSearch:
         enters = (surely[:, :, k:].sum(1) < k).sum(-1)
         return torch.maximum(stays, k - enters).clamp_min(0).to(radius) / k
 
-    def margins(self, rows: Tensor, radius: Tensor, wanted: Tensor, relaxation: str) -> Tensor:
+    def margins(
+        self,
+        rows: Tensor,
+        radius: Tensor,
+        wanted: Tensor,
+        relaxation: str,
+        *,
+        briefly: bool = False,
+    ) -> Tensor:
         """Sound lower bounds of |I_i| - |I_j| by rank, as far as `wanted` (B, k, n): (B, k, n).
 
         What is not wanted is minus infinity. A pair that the ranges of its two numbers keep apart
-        is not looked at as a pair.
+        is not looked at as a pair. Asked `briefly` whether all pairs are apart, no other pair of an
+        example is looked at once one of the likeliest fails.
         """
         k = self.task.k
         least = torch.full(wanted.shape, -torch.inf, dtype=radius.dtype, device=radius.device)
@@ -290,20 +322,44 @@ class RadiusSearch:
             return least
         rows, radius, wanted = rows[some], radius[some], wanted[some]
         ranked, signs = self.ranked[rows], self.gradient[rows].sign()
-        form, symbols = self.task.gradients(self.x[rows], self.y[rows], radius, relaxation)
+        try:
+            form, symbols = self.task.gradients(self.x[rows], self.y[rows], radius, relaxation)
+        except Hopeless:
+            return least
         low, high = symbols.range(form)
         leading = torch.where(signs > 0, low, -high).gather(1, ranked[:, :k])
         others = torch.maximum(high, -low).gather(1, ranked)
         apart = (leading[:, :, None] - others[:, None]).nan_to_num(nan=-torch.inf)
-        example, one, other = (wanted & ~(apart > 0)).nonzero(as_tuple=True)
-        if len(example) and relaxation != RANGES:
+        known = (low > 0).to(low) - (high < 0).to(low)
+        lost = torch.zeros_like(wanted)
+        asked = wanted & ~(apart > 0)
+        for likeliest in (True, False):
+            if relaxation == RANGES or (likeliest and not briefly):
+                continue
+            chosen = _closest_few(asked, apart) if likeliest else asked
+            example, one, other = chosen.nonzero(as_tuple=True)
+            if not len(example):
+                continue
             ours, theirs = ranked[example, one], ranked[example, other]
-            known = (low > 0).to(low) - (high < 0).to(low)
             sides = signs[example, ours], known[example, theirs]
             found = pair_margins(form, symbols, example, ours, theirs, *sides, radius)
             apart[example, one, other] = found.nan_to_num(nan=-torch.inf)
+            failed = (chosen & ~(apart > 0)).flatten(1).any(-1)
+            asked &= ~chosen
+            lost |= asked & failed[:, None, None]
+            asked &= ~lost
+        # Of what was not looked at it is only known that another pair of the example fails.
+        apart = torch.where(lost, torch.inf, apart)
         least[some] = torch.where(wanted, apart, -torch.inf)
         return least
+
+
+def _closest_few(asked: Tensor, apart: Tensor) -> Tensor:
+    """The pairs of each example that are least apart as far as is known: like `asked`."""
+    count = min(LIKELIEST, asked[0].numel())
+    found = torch.where(asked, apart, torch.inf).flatten(1).topk(count, largest=False).indices
+    chosen = torch.zeros_like(asked).flatten(1).scatter(1, found, True)
+    return chosen.view_as(asked) & asked
 
 
 def _next(low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int) -> Tensor:
@@ -317,6 +373,15 @@ def _next(low: Tensor, at_low: Tensor, high: Tensor, at_high: Tensor, look: int)
     between = torch.where(far & (low > 0), torch.maximum(root, middle), root)
     between = torch.where((look % 2 == 1) & ~far, torch.maximum(root, low) * CLOSE, between)
     between = between.clamp(low + (high - low) / 64, high - (high - low) / 64)
+    beyond = torch.where(low > FAR, UNBOUNDED, low * STEP)
+    return torch.where(high < torch.inf, between, beyond)
+
+
+def _middle(low: Tensor, high: Tensor) -> Tensor:
+    """Where to look next between a radius that holds and one that fails, or further out."""
+    far = high > 4 * low.clamp_min(1e-30)
+    between = torch.where(far & (low > 0), (low * high).sqrt(), (low + high) / 2)
+    between = torch.where(low > 0, between, high / STEP**3)
     beyond = torch.where(low > FAR, UNBOUNDED, low * STEP)
     return torch.where(high < torch.inf, between, beyond)
 
@@ -338,12 +403,19 @@ def pair_margins(
     """
     moves = form.moves.permute(1, 2, 0).contiguous()  # (B, n, M)
     quadratics = [_QuadraticBound(quadratic, radius) for quadratic in symbols.quadratics]
+    linked = Linked(symbols, symbols.norm == "linf") if symbols.switches else None
 
     def least(pairs: Tensor, side: Tensor) -> Tensor:
         at, i, j, s = example[pairs], ours[pairs], theirs[pairs], signs[pairs]
         steps = s[:, None] * moves[at, i] - side[:, None] * moves[at, j]  # (P, M)
         centre = s * form.centre[at, i] - side * form.centre[at, j]
-        return _lowest(symbols, quadratics, at, centre, steps, form.rest[at, i] + form.rest[at, j])
+        rest = form.rest[at, i] + form.rest[at, j]
+        lowest = _lowest(symbols, quadratics, at, centre, steps, rest)
+        if linked is not None:
+            short = ((lowest <= 0) & (s * form.centre[at, i] > 0)).nonzero().squeeze(-1)
+            more = linked.gain(steps[short, symbols.inputs :], at[short], -lowest[short])
+            lowest[short] += more * (1 - 1e-12)
+        return lowest
 
     found = []
     for part in torch.arange(len(example), device=example.device).split(PAIRS_AT_ONCE):
