@@ -48,7 +48,9 @@ def inputs(d: int, rows: int = 8, seed: int = 1) -> Tensor:
 
 def least_distance(rows: np.ndarray, floors: np.ndarray) -> float:
     """min |w| with rows w >= floors, by Lawson and Hanson's problem LDP."""
-    matrix = np.vstack([rows.T, floors[None]])
+    length = np.linalg.norm(rows, axis=1)
+    length = np.where(length > 0, length, 1.0)
+    matrix = np.vstack([(rows / length[:, None]).T, floors[None] / length])
     goal = np.zeros(len(matrix))
     goal[-1] = 1.0
     residual = matrix @ nnls(matrix, goal, maxiter=1000)[0] - goal
