@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test slow bench imports strength exchange cheaper certificates contributions trees \
+.PHONY: run test slow bench imports strength exchange cheaper certificates cells contributions trees \
 	verdicts repairs soundness tightness stream fuzz mutants results reasons claims pictures docs wheel lint clean
 
 $(VENV)/.made:
@@ -51,6 +51,9 @@ cheaper: $(VENV)/.usable
 
 certificates: $(VENV)/.usable
 	$(BIN)/python benchmarks/certificates.py
+
+cells: $(VENV)/.usable
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/cells.py $(ARGS)
 
 contributions: $(VENV)/.usable
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/contributions.py

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from attacking import attacker
 from closed_form import Linear, numbers, tiny_mlp
-from r2et.attacks.cells import CELLS_MEMBER
-from r2et.attacks.diagnostics import alarms, last_doubling, saturated
+from r2et.attacks.cells import CELLS_MEMBER, row_pieces
+from r2et.attacks.diagnostics import alarms, last_doubling, optimality, saturated
 from r2et.attacks.ensemble import (
     GRADIENT_MEMBERS,
     PAIRS_MEMBER,
@@ -26,11 +26,13 @@ from r2et.attacks.ensemble import (
 )
 from r2et.attacks.radius import Curve
 from r2et.attacks.registry import attack_curve
-from r2et.attacks.search import AttackResult, weighted_goal
+from r2et.attacks.search import AttackProblem, AttackResult, weighted_goal
+from r2et.certification.cells import search_cells
 from r2et.core.ranking import precision_at_k
 from r2et.data import load
 from r2et.explainers import Gradient, IntegratedGradients, SmoothGrad, gradient, log_odds, predicted
 from r2et.metrics.sensitivity import off_data_share
+from r2et.perturbations import L2Ball
 from trained import adult_network
 
 LITTLE = EnsembleBudget(
@@ -534,3 +536,64 @@ def test_saturation_is_seen_and_reported() -> None:
         assert (curve.precision[-1] < 1).any()
     assert told["plain"] == []
     assert len(told["scaled"]) == 1
+
+
+# --- cells ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("budget", [None, 12])
+def test_cells_reach_the_worst_there_is(dtype: torch.dtype, budget: int | None) -> None:
+    model, x, y = leaky_case()
+    wide = dict.fromkeys(("starts", "points", "moves", "pairs"), 0)
+    effort = EnsembleBudget(rounds=1, cells=2000 if budget is None else budget, **wide)
+    exact = search_cells(model, x, k=K, perturbation=L2Ball(radius=0.6), goal="worst")
+    assert all(exact.decided)
+    found = attacker("strong", k=K, radius=0.6, budget=effort)(model.to(dtype), x.to(dtype), y)
+    assert (found.precision >= exact.precision - 1e-6).all()
+    assert (predicted(model, found.x) == y).all()
+    assert set(found.members) >= {CELLS_MEMBER}
+    if budget is None:
+        torch.testing.assert_close(found.precision.double(), exact.precision)
+
+
+def test_the_smallest_change_is_the_exact_one() -> None:
+    model, x, y = leaky_case()
+    curve = attack_curve(model, x, y, k=K, radii=(0.3, 1.0), budget=LITTLE)
+    exact = search_cells(model, x, k=K, perturbation=L2Ball(radius=1.0), goal="smallest")
+    torch.testing.assert_close(curve.smallest, exact.upper, rtol=1e-5, atol=0)
+    assert (curve.smallest >= exact.lower).all()
+
+
+def test_how_far_an_attack_is_from_the_worst_there_is() -> None:
+    model, x, y = leaky_case()
+    problem = AttackProblem(k=K, explainer=gradient, perturbation=L2Ball(radius=0.6))
+    exact = search_cells(model, x, k=K, perturbation=L2Ball(radius=0.6), goal="worst")
+    idle, best = (optimality(model, x, y, problem, each) for each in (x, exact.x))
+    assert idle is not None
+    assert best is not None
+    assert idle.attacked == 1
+    assert idle.exact == best.exact == best.attacked == float(exact.precision.mean())
+    assert (best.finished, best.examples) == (len(x), len(x))
+    assert str(best).startswith("0.0 points from the lowest mean P@k there is")
+    brief = optimality(model, x, y, problem, x, nodes=1)
+    assert brief is not None
+    assert brief.finished < len(x)
+    assert brief.exact <= best.exact
+    assert str(brief).startswith("at most ")
+    smooth = tiny_mlp(d=8, hidden=12, activation=nn.Softplus)
+    assert optimality(smooth, x, predicted(smooth, x), problem, x) is None
+
+
+def test_cells_of_rows_with_kinks_at_either_end() -> None:
+    # Kinks on the input itself, two layers in a row without one, and two kinks in a row.
+    layers = (nn.ReLU(), nn.Linear(4, 5), nn.Linear(5, 6), nn.LeakyReLU(0.2), nn.ReLU())
+    model = nn.Sequential(*layers, nn.Linear(6, 2)).double()
+    x = numbers(20, 4)
+    network = row_pieces(model)
+    torch.testing.assert_close(network.pieces(x)[0], model(x))
+    assert network.units == (4, 6, 6)
+    y = predicted(model, x)
+    signal = F.one_hot(y, 2).double() - F.one_hot(1 - y, 2).double()
+    slope = network.slope(network.pieces(x)[1], signal)
+    torch.testing.assert_close(slope.abs(), Gradient(of="margin")(model, x, y))

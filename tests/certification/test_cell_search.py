@@ -12,6 +12,7 @@ from r2et.attacks import EnsembleBudget, attack, attack_curve
 from r2et.certification import certify, record
 from r2et.certification.cells import CellVerdicts, search_cells
 from r2et.certification.pieces import pieces_of
+from r2et.core.cell_bounds import Cap, Decisions, Nodes, layers_within
 from r2et.core.polyhedra import nearest_multipliers, proved_distance
 from r2et.core.ranking import ties, top_k_mask
 from r2et.explainers import Gradient, gradient, predicted
@@ -48,7 +49,9 @@ def inputs(d: int, rows: int = 8, seed: int = 1) -> Tensor:
 
 def least_distance(rows: np.ndarray, floors: np.ndarray) -> float:
     """min |w| with rows w >= floors, by Lawson and Hanson's problem LDP."""
-    matrix = np.vstack([rows.T, floors[None]])
+    length = np.linalg.norm(rows, axis=1)
+    length = np.where(length > 0, length, 1.0)
+    matrix = np.vstack([(rows / length[:, None]).T, floors[None] / length])
     goal = np.zeros(len(matrix))
     goal[-1] = 1.0
     residual = matrix @ nnls(matrix, goal, maxiter=1000)[0] - goal
@@ -444,3 +447,37 @@ def test_nearest_points_of_polyhedra() -> None:
     guessed = torch.rand(300, 6, generator=generator, dtype=torch.float64)
     low, _ = proved_distance(rows, floors, guessed)
     assert (low <= distance * (1 + 1e-9) + 1e-12).all()
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e4])
+def test_units_of_measurement_do_not_matter(size: float) -> None:
+    # Inputs times s and weights over s: the same network, all lengths times s.
+    model, x = network((5, 8, 2), 0.1), inputs(5, 6)
+    plain = search_cells(model, x, k=2, perturbation=L2Ball(radius=0.8), goal="smallest")
+    model[0].weight.data /= size
+    scaled = search_cells(
+        model, size * x, k=2, perturbation=L2Ball(radius=0.8 * size), goal="smallest"
+    )
+    assert scaled.verdict == plain.verdict
+    torch.testing.assert_close(scaled.upper, size * plain.upper, rtol=1e-6, atol=0)
+
+
+def test_slopes_are_those_of_the_network_to_the_last_bit() -> None:
+    # 0.01 in single precision is another number, and a kept prediction was once lost by it.
+    network_of = pieces_of(record(network((4, 6, 2), 0.01), inputs(4)).program, inputs(4))
+    x, signal = inputs(4), torch.tensor([[1.0, -1.0]]).double().expand(8, 2)
+    top = torch.arange(4).expand(8, 4)
+    decisions = Decisions(
+        network=network_of,
+        x=x,
+        scale=torch.ones(4).double(),
+        project=torch.eye(4).double(),
+        signal=signal,
+        rivals=signal[:, None],
+        top=top[:, :1],
+        rest=top[:, 1:],
+    )
+    roots = Nodes.roots(decisions)
+    (layer,), _ = layers_within(decisions, roots, Cap.of(roots, torch.full((8,), 0.5).double()))
+    assert set(layer.here.unique().tolist()) == {0.01, 1.0}
+    assert {*layer.least.unique().tolist(), *layer.most.unique().tolist()} == {0.01, 1.0}

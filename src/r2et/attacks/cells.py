@@ -21,6 +21,7 @@ from r2et.perturbations import L2Ball, PerturbationSet
 
 CELLS_MEMBER = "cells"
 EACH = 12  # nodes of every example that are looked at in one round: few, so that it soon goes deep
+USUAL = 1024  # weights of a network whose nodes cost as much as a budget has in mind
 INSIDE = 8.0  # roundings of a number that an input stays away from a kink
 
 
@@ -110,6 +111,11 @@ def decisions_about(found: Attacked) -> Decisions:
         top=ranked[:, : found.k],
         rest=ranked[:, found.k :],
     )
+
+
+def affordable(model: nn.Module, nodes: int) -> int:
+    """How many nodes of a network cost as much as so many of one with 28 inputs and 32 units."""
+    return nodes * USUAL // max(USUAL, sum(each.numel() for each in model.parameters()))
 
 
 def by_cells(

@@ -11,7 +11,7 @@ from r2et.attacks.ensemble import GRADIENT_MEMBERS, PAIRS_MEMBER, RANDOM_MEMBER
 from r2et.attacks.radius import Curve
 from r2et.attacks.search import AttackProblem, AttackResult, CandidateEvaluator, prediction
 from r2et.core.autograd import eval_mode
-from r2et.core.ranking import ties
+from r2et.core.ranking import precision_at_k, ties
 from r2et.explainers import log_odds
 
 WORTH_AN_ALARM = 0.05  # share of the examples
@@ -81,14 +81,15 @@ def optimality(
     x: Tensor,
     y: Tensor,
     problem: AttackProblem,
-    attacked: AttackResult,
+    attacked: Tensor,
     *,
     examples: int = 50,
-    nodes: int = 20_000,
+    nodes: int = 2000,
 ) -> Optimality | None:
-    """How far an attack on the first examples was from optimal; None where nobody can say.
+    """How far inputs `attacked`, like x, are from the worst there is, by the first `examples`.
 
-    That can be said of rows of linear layers and (Leaky)ReLUs within an l2 ball.
+    None if unknown. It is known of rows of linear layers and (Leaky)ReLUs within an l2 ball, to
+    bounds where a search over so many `nodes` does not end.
     """
     ball = problem.perturbation
     if not walks_cells(model, x, problem.explainer, ball) or problem.outputs is not prediction:
@@ -98,9 +99,11 @@ def optimality(
         return None
     some = slice(examples)
     found = CandidateEvaluator(model, x[some], y[some], problem)
-    _, least, done = by_cells(found, ball.radius, attacked.x[some], "worst", nodes)
+    _, least, done = by_cells(found, ball.radius, attacked[some], "worst", nodes)
+    with torch.no_grad():
+        after = problem.explainer(model, attacked[some], y[some])
     return Optimality(
-        attacked=float(attacked.precision[some].double().mean()),
+        attacked=float(precision_at_k(found.before, after, problem.k).double().mean()),
         exact=float(least.double().mean()),
         examples=len(least),
         finished=int(done.sum()),

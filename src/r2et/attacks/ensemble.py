@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.cells import CELLS_MEMBER, by_cells, walks_cells
+from r2et.attacks.cells import CELLS_MEMBER, affordable, by_cells, walks_cells
 from r2et.attacks.pairs import approach_nearest, features_at_the_border, thinnest
 from r2et.attacks.search import (
     AttackProblem,
@@ -64,8 +64,8 @@ class EnsembleBudget:
     smaller ball kinks are rounded as much more narrowly. Where features are many, random goals
     spread too thin: `even` of the starts follow the goal of ERAttack, the first of them from the
     clean input and later from the best so far. `itself` gives the model a turn as its own guide,
-    before its copies. After the first round a network of straight pieces is searched cell by cell,
-    by about so many `cells` looked at.
+    before its copies. After the first round a row of linear layers and (Leaky)ReLUs is searched
+    cell by cell: so many `cells` are looked at, fewer of larger networks, whose cells cost more.
     """
 
     rounds: int = 4
@@ -162,7 +162,8 @@ def _searches(
 def _cells(best: BestSoFar, nodes: int) -> None:
     """The search over cells, from the best so far."""
     if len(best.y) and best.perturbation.radius:
-        best.offer(by_cells(best, best.perturbation.radius, best.x, "worst", nodes)[0])
+        many = affordable(best.model, nodes)
+        best.offer(by_cells(best, best.perturbation.radius, best.x, "worst", many)[0])
 
 
 def _guides(

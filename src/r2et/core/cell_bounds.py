@@ -140,8 +140,9 @@ class Nodes:
 
     `row` (N,) numbers the decision, `signs` (N, U) are the chosen signs, 0 for none. All its inputs
     have |w| >= `distance` (N,), and `way`'w >= that, unless `way` (N, d) is zero. `open` (N, k,
-    n - k) are the pairs, by place in top and rest, that are not yet known to keep their order. The
-    node of the least `turn` (N,) is looked at first.
+    n - k) are the pairs, by place in top and rest, that are not yet known to keep their order, and
+    `most` (N,) how many features they can displace. The node of the least `turn` (N,) is looked at
+    first.
     """
 
     row: Tensor
@@ -149,6 +150,7 @@ class Nodes:
     distance: Tensor
     way: Tensor
     open: Tensor
+    most: Tensor
     turn: Tensor
 
     def __len__(self) -> int:
@@ -175,6 +177,7 @@ class Nodes:
             distance=x.new_zeros(len(x)),
             way=torch.zeros_like(x),
             open=torch.ones(shape, dtype=torch.bool, device=x.device),
+            most=torch.full((len(x),), min(shape[1:]), device=x.device),
             turn=x.new_zeros(len(x)),
         )
 
@@ -361,7 +364,8 @@ def _bent(
     def line(rise: Tensor, at: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
         # A line that falls turns what is above into what is below.
         turned = (rise >= 0) == upper
-        rows = torch.where(turned[..., None], met.high, met.low)
+        one = met.high is met.low  # the first layer's numbers are known
+        rows = met.high if one else torch.where(turned[..., None], met.high, met.low)
         return rise[..., None] * rows, rise * torch.where(turned, met.high_at, met.low_at) + at
 
     low_rows, low_at = line(under, under_at, False)

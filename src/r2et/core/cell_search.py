@@ -146,7 +146,7 @@ class Frontier:
 
     def most_displaced(self) -> Tensor:
         """How many features any input within the radius displaces at most, of a search for that."""
-        most = self.gone.scatter_reduce(0, self.nodes.row, swaps(self.nodes.open), "amax")
+        most = self.gone.scatter_reduce(0, self.nodes.row, self.nodes.most, "amax")
         return torch.maximum(most, torch.where(self.unsure <= self.radius, self.possible, 0))
 
     def proved(self) -> Tensor:
@@ -192,7 +192,7 @@ class Frontier:
     def _alive(self, nodes: Nodes) -> Tensor:
         """Which nodes may hold something better than what is known: (N,) booleans."""
         row = nodes.row
-        kept = (nodes.distance <= self.radius) & (swaps(nodes.open) > self._beaten()[row])
+        kept = (nodes.distance <= self.radius) & (nodes.most > self._beaten()[row])
         if self.goal == "smallest":
             kept &= nodes.distance < self.cost[row] * (1 - EXACT)
         if self.goal == "verdict":
@@ -210,11 +210,11 @@ class Frontier:
         cap = Cap.of(nodes, self._reach()[nodes.row])
         layers, ahead = layers_within(self.decisions, nodes, cap)
         gaps = gaps_within(self.decisions, nodes, layers, self.doubt, self.tie)
-        nodes = replace(nodes, open=gaps.open)
+        nodes = replace(nodes, open=gaps.open, most=swaps(gaps.open))
         state = [each.state for each in layers]
         free = torch.cat(state, 1) == 0 if state else nodes.signs != 0
         single, beaten = ~free.any(-1), self._beaten()[nodes.row]
-        looked = (swaps(gaps.open) > beaten) & ((gaps.gone > beaten) | single)
+        looked = (nodes.most > beaten) & ((gaps.gone > beaten) | single)
         self._look(nodes, layers, free, looked.nonzero().squeeze(-1), single)
         again = self._alive(nodes) & ~single
         self._split(nodes, layers, ahead, gaps, free, again.nonzero().squeeze(-1))
@@ -237,7 +237,7 @@ class Frontier:
         lost = self._offer(row, move, strictly)
         # A single cell that bounds leave open is told of where it holds no verified input, or where
         # its nearest input is not nearly as far as the verified one, as in a narrow wedge.
-        expected = torch.where(single, swaps(nodes.open), 0)
+        expected = torch.where(single, nodes.most, 0)
         doubtful = expected > lost if self.goal == "worst" else single
         cells = doubtful.nonzero().squeeze(-1)
         if len(cells):

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from r2et.actionable.sets import ActionableSet, what_it_buys
-from r2et.attacks.diagnostics import Doubling
+from r2et.attacks.diagnostics import Doubling, Optimality
 from r2et.attacks.radius import Curve
 from r2et.attacks.registry import ATTACKS
 from r2et.core.naming import nearest
@@ -108,6 +108,8 @@ class AttackRun:
     """Of the MOO attack: the iterations Theorem 5.1 allows, from estimated constants: (B,)."""
     contributions: str | None = None
     """Of contributions: a sentence that says of what, and against which rows."""
+    optimality: Optimality | None = None
+    """At the largest radius, how far the attack is from the worst there is; None if unknown."""
 
     @property
     def examples(self) -> int:
@@ -186,6 +188,7 @@ class AttackRun:
             "members": self.members(),
             "iterations": self.iterations(),
             "doubling": doubling and {**asdict(doubling), "change": doubling.change},
+            "optimality": self.optimality and asdict(self.optimality),
             "alarms": list(self.alarms),
             "preflight": [in_words(each) for each in self.preflight],
             "clean AUC": self.clean_auc,

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from r2et.actionable.rules import actionable_set, read_rules
 from r2et.attacks.comparison import HandlingPoint, compare_handling
-from r2et.attacks.diagnostics import Doubling, alarms, last_doubling
+from r2et.attacks.diagnostics import Doubling, Optimality, alarms, last_doubling, optimality
 from r2et.attacks.ensemble import EnsembleBudget
 from r2et.attacks.moo import TrustRegion
 from r2et.attacks.pgd import WalkBudget
 from r2et.attacks.radius import PAIRS, WALK, Curve
 from r2et.attacks.registry import ATTACKS, Budget, attack, attack_curve
+from r2et.attacks.search import AttackProblem
 from r2et.auditing.models import load_model, needs_network
 from r2et.core.exact import exact_copy
 from r2et.core.geometry import one_of
@@ -217,6 +218,7 @@ def attack_model(model: nn.Module, split: Split, settings: AttackRunSettings) ->
         distinct_sets=distinct_sets(curve.before, settings.k),
         fresh=_with_fresh_noise(model, split, x, y, curve, settings),
         doubling=_doubled(model, x, y, settings, curve, explain, perturbation),
+        optimality=_optimality(model, x, y, settings, curve, explain, perturbation),
         alarms=alarms(model, x, y, curve, settings.k),
         perturbation=perturbation,
         preflight=found,
@@ -320,6 +322,21 @@ def _doubled(
         seed=settings.seed,
     )
     return last_doubling(found)
+
+
+def _optimality(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: AttackRunSettings,
+    curve: Curve,
+    explain: Explainer,
+    perturbation: PerturbationSet,
+) -> Optimality | None:
+    """How far from the worst there is the attack came at the largest radius, None if unknown."""
+    within = perturbation.at(max(settings.epsilons))
+    problem = AttackProblem(k=settings.k, explainer=explain, perturbation=within)
+    return optimality(model, x, y, problem, curve.x[-1])
 
 
 def _with_fresh_noise(

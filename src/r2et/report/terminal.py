@@ -172,6 +172,8 @@ def _findings_in_words(findings: AttackRun) -> Iterator[str]:
         yield f"P@{k} at epsilon {largest:g} by each search: {reached}."
     if findings.doubling is not None:
         yield f"At epsilon {largest:g}, {findings.doubling}."
+    if findings.optimality is not None:
+        yield f"At epsilon {largest:g} the attack is {findings.optimality}."
     yield from findings.iterations()
     auc = f"AUC {findings.clean_auc:.4f} on the whole test part"
     if findings.examples_auc is not None:
