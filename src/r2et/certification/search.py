@@ -37,7 +37,7 @@ SWITCHES = "switches"
 SYMBOLS = 512
 UNBOUNDED = 1e100
 STEP, FAR, CLOSE, NEARLY, NEAR, AGAIN = 4.0, 1e3, 1.01, 1.004, 1.0002, 1.05
-CHEAP_LOOKS, MANY = 14, 256
+CHEAP_LOOKS, CHEAP_LOOKS_OF_MANY, MANY = 10, 14, 256
 PAIRS_AT_ONCE = 16_384
 LIKELIEST = 64
 
@@ -261,7 +261,8 @@ class RadiusSearch:
         """A radius at which the pairs are apart by ranges alone, and the least gap there: (B,)."""
         low, at_low = torch.zeros_like(margin), margin.clone()
         high, guess = torch.full_like(margin, torch.inf), first.clone()
-        for _ in range(CHEAP_LOOKS):
+        # Radii of deep networks of many features may be very small.
+        for _ in range(CHEAP_LOOKS if self.x[0].numel() <= MANY else CHEAP_LOOKS_OF_MANY):
             open_rows = (margin > self.noise) & (low < UNBOUNDED) & ~(high < low * 2)
             rows = open_rows.nonzero().squeeze(-1)
             if not len(rows):
