@@ -34,6 +34,9 @@ SUBGROUPS = ("gender", "housing")
 NAMES = ("my-net", "steady-net", "third-net", "fourth-net", "fifth-net")
 
 
+DECIDED = {"certified": "bound", "broken": "attack", "undetermined": "unsearched"}
+
+
 def verdict_at(decision: Audit, epsilon: float) -> str:
     """The verdict that the two radii of a decision give at a length."""
     proved, broken = decision["certified_radius"], decision["broken_radius"]
@@ -151,7 +154,8 @@ def _decision(row: int, model: int, *, attack: bool, k: int) -> Audit:
         if radius is None
         else _counter_example(draw, radius, ranked, values, chosen, probability, k),
     }
-    return decision | {"verdict": verdict_at(decision, TOLERANCE)}
+    verdict = verdict_at(decision, TOLERANCE)
+    return decision | {"verdict": verdict, "decided": DECIDED[verdict], "smallest": False}
 
 
 def _amount(draw: random.Random, name: str) -> float:
@@ -251,6 +255,8 @@ def _model(name: str, place: int, told: list[Audit], *, attack: bool) -> Audit:
         "auc": 0.8843 - 0.0021 * place,
         "accuracy": 0.8127 - 0.003 * place,
         "counts": {each: counts[each] for each in ("certified", "broken", "undetermined")},
+        "decided": dict(Counter(each["decided"] for each in told)),
+        "smallest": 0,
         "curve": {
             "epsilons": list(EPSILONS),
             "certified_precision": _means([each["certified_precision"] for each in told]),

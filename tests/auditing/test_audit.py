@@ -299,7 +299,8 @@ KEYS = {
     "settings": "k|tolerance|epsilons|norm|explained|attack|seed|project_one_hot|budget|radii",
     "data": "name|rows|features|classes|target|kind|immutable|unit_of_eps",
     "features": "name|unit|group|immutable",
-    "models": "name|auc|accuracy|counts|curve|median_certified_radius|median_broken_radius|"
+    "models": "name|auc|accuracy|counts|decided|smallest|curve|"
+    "median_certified_radius|median_broken_radius|"
     "thickness|faithfulness|distinct_sets|ties|flippable|off_data_share|swaps|subgroups|preflight|"
     "notes|exchange_agreement|exchange_size|without_exchanges",
     "counts": "certified|broken|undetermined",
@@ -308,7 +309,9 @@ KEYS = {
     "swaps": "left|entered|count",
     "subgroups": "group|value|rows|certified|broken|undetermined|certified_precision|"
     "attacked_precision",
-    "decisions": "row|id|model|label|prediction|probability|verdict|certified_radius|unbounded|"
+    "decisions": "row|id|model|label|prediction|probability|verdict|decided|smallest|"
+    "certified_radius|"
+    "unbounded|"
     "certified_order_radius|broken_radius|certified_precision|attacked_precision|weakest|reasons|"
     "left|entered|subgroup|counter_example",
     "reasons": "feature|value|score|direction",

@@ -13,7 +13,7 @@ from r2et.auditing import Audit, AuditSettings, Table, auditor, checking, replay
 from r2et.auditing.decisions import Decision
 from r2et.certification import Certificate
 from r2et.cli import main
-from r2et.report.audit_page import OPEN, told
+from r2et.report.audit_page import DECIDED, audit_html, told
 from refusals import refusal
 from slopes import audit
 
@@ -101,10 +101,14 @@ def test_curves_are_exact_where_cells_are_searched(
     curve = searched.models[0].curve
     assert curve.certified_precision == curve.attacked_precision
     assert curve.certified_precision[0] > curve.certified_precision[-1]
+    assert curve.is_exact
+    assert "exact (proved and found)" in audit_html(searched)
     short(monkeypatch)
     alone = audit(network(nn.ReLU(), nn.ReLU()), table(), **ASKED).models[0].curve
     assert alone.certified_precision == alone.attacked_precision == curve.attacked_precision
-    open_ones = audit(network(nn.ReLU(), nn.ReLU()), table(), search=0.0, **ASKED).models[0].curve
+    found = audit(network(nn.ReLU(), nn.ReLU()), table(), search=0.0, **ASKED)
+    assert "at least (proved)" in audit_html(found)
+    open_ones = found.models[0].curve
     assert open_ones.attacked_precision is not None
     for low, exact, high in zip(
         open_ones.certified_precision,
@@ -113,7 +117,7 @@ def test_curves_are_exact_where_cells_are_searched(
         strict=True,
     ):
         assert low <= exact <= high
-    assert open_ones.certified_precision != open_ones.attacked_precision
+    assert not open_ones.is_exact
 
 
 def test_it_is_told_what_decided(searched: Audit) -> None:
@@ -122,7 +126,7 @@ def test_it_is_told_what_decided(searched: Audit) -> None:
     assert set(counts) <= {"bound", "cells", "attack"}
     for each in searched.decisions:
         says = told(searched, each)["says"]
-        assert ("none is shorter (proved)" in says) == (each.verdict == "broken")
+        assert ("no shorter one does (proved)" in says) == (each.verdict == "broken")
     assert Audit.from_json(searched.to_json()) == replace(searched, folder=None)
 
 
@@ -147,7 +151,7 @@ def test_why_a_decision_is_open(
     assert {each.decided for each in opened} == {why}
     assert not any(each.smallest for each in opened)
     if "attack" not in named:
-        assert OPEN[why] in told(found, opened[0])["says"]
+        assert DECIDED[why] in dict(told(found, opened[0])["facts"]).values()
 
 
 def test_a_false_proof_by_cells_stops_the_audit_and_can_be_seen_again(

@@ -12,6 +12,7 @@ from r2et.auditing.parts import Hashes, Preflight, Swap
 from r2et.auditing.settings import AuditSettings
 from r2et.core.records import from_json, to_json
 
+EQUAL = 1e-9  # means of the same shares
 SCHEMA: Literal["r2et-audit/2"] = "r2et-audit/2"
 
 
@@ -27,6 +28,15 @@ class Curve:
     attacked_precision: tuple[float, ...] | None
     certified_share: tuple[float, ...]
     unbroken_share: tuple[float, ...] | None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all that is not proved to stay was shown to go, at every length."""
+        left = self.attacked_precision
+        return left is not None and all(
+            most - least <= EQUAL
+            for least, most in zip(self.certified_precision, left, strict=True)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,12 +55,15 @@ __all__ = ["audit", "audit_html", "write_audit_page"]
 
 VERDICTS = ("certified", "undetermined", "broken")
 BY = {"bound": "bounds", "cells": "search over cells", "attack": "attack"}
-OPEN = {
-    "budget": "the search over activation cells ran out of time",
-    "tie": "two features tie where that would be decided",
-    "unsearched": "this model has no activation cells that could be searched",
+DECIDED = {
+    "bound": "decided by bounds",
+    "cells": "decided by a search over all activation cells",
+    "attack": "decided by an attack",
+    "budget": "open: the search over activation cells ran out of time",
+    "tie": "open: two features tie where it would be decided",
+    "unsearched": "open: no activation cells were searched",
 }
-"""Why a decision is open."""
+"""What decided a decision, or why it is open."""
 TOLD = 50
 """Decisions that are readable in full without JavaScript."""
 
@@ -595,14 +598,12 @@ def _says(settings: AuditSettings, decision: Decision) -> str:
     """The verdict of a decision at the tolerance, with what it rests on."""
     within, broken = f"{settings.tolerance:g}", decision.broken_radius
     if decision.verdict == "certified":
-        cells = ": all activation cells within were searched" * (decision.decided == "cells")
-        return f"Proved: no change up to {within} replaces a reason{cells}."
+        return f"Proved: no change up to {within} replaces a reason."
     if decision.verdict == "broken":
-        shortest = ", and none is shorter (proved)" if decision.smallest else ""
+        shortest = ", and no shorter one does (proved)" if decision.smallest else ""
         return f"A change of length {length_up(broken or 0)} replaces a reason{shortest}."
     proved = length_down(decision.certified_radius or 0)
-    found = _search(settings, broken)
-    return f"Open at {within}: proved only up to {proved}, {found}, and {OPEN[decision.decided]}."
+    return f"Open at {within}: proved only up to {proved}, and {_search(settings, broken)}."
 
 
 def _search(settings: AuditSettings, broken: float | None) -> str:
@@ -633,6 +634,7 @@ def _facts(audit: Audit, decision: Decision) -> Iterable[tuple[str, str]]:
     if decision.certified_order_radius is not None:
         yield "Their order", f"stays up to {length_down(decision.certified_order_radius)}"
     yield "Search", _search(audit.settings, decision.broken_radius)
+    yield f"At {audit.settings.tolerance:g}", DECIDED[decision.decided]
     if decision.weakest:
         shown, other = decision.weakest
         yield "Weakest pair", f"{shown} may be the first to give way, to {other}"
@@ -652,6 +654,7 @@ def packed(audit: Audit) -> str:
     """
     settings, decisions = audit.settings, audit.decisions
     names, values, classes, groups = Numbered(), Numbered(), Numbered(), Numbered()
+    decided = Numbered()
 
     def column(name: str) -> list[Any]:
         return [getattr(each, name) for each in decisions]
@@ -695,6 +698,8 @@ def packed(audit: Audit) -> str:
         "broken": column("broken_radius"),
         "kept": [kept(each) for each in column("certified_precision")],
         "atMost": [kept(each) for each in column("attacked_precision")],
+        "decided": [decided[each] for each in column("decided")],
+        "smallest": [int(each) for each in column("smallest")],
         "weakest": [[names[name] for name in each] for each in column("weakest")],
         "reasons": [flat(each) for each in column("reasons")],
         "counter": [counter(each) for each in decisions],
@@ -713,6 +718,7 @@ def packed(audit: Audit) -> str:
         "values": list(values),
         "classes": list(classes),
         "groups": list(groups),
+        "ways": [DECIDED[each] for each in decided],
         **columns,
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

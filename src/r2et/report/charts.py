@@ -655,7 +655,10 @@ OF_MODELS = (("accent", "o"), ("second", "s"), ("third", "D"), ("fourth", "^"))
 
 
 def kept_within(curves: Sequence[Curve], longest: float, colours: Colours) -> Drawing:
-    """Share of the reasons kept against the length: a band from proved to found for each model."""
+    """Share of the reasons kept against the length: for each model a band from proved to found.
+
+    Where both are one at every length, it is one bold line.
+    """
     figure, axes = _lengths(curves, longest, colours)
     for number, curve in enumerate(curves):
         name, marker = OF_MODELS[number % len(OF_MODELS)]
@@ -664,7 +667,7 @@ def kept_within(curves: Sequence[Curve], longest: float, colours: Colours) -> Dr
         )
         colour = colours[name]
         axes.fill_between(lengths, lower, upper, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(lengths, lower, color=colour, linewidth=1.6)
+        axes.plot(lengths, lower, color=colour, linewidth=2.6 if curve.is_exact else 1.6)
         axes.plot(
             lengths[1:],
             lower[1:],
@@ -674,7 +677,7 @@ def kept_within(curves: Sequence[Curve], longest: float, colours: Colours) -> Dr
             markersize=4.5,
             clip_on=False,
         )
-        if curve.attacked_precision:
+        if curve.attacked_precision and not curve.is_exact:
             axes.plot(lengths, upper, color=colour, linewidth=1.6, dashes=(4, 2))
     return Drawing(
         figure=figure,

@@ -92,7 +92,7 @@
   function says(i) {
     const verdict = verdictOf(i);
     if (verdict === 0) { return "Proved: no change up to " + now.length + " replaces a reason."; }
-    if (verdict === 2) { return "A change of length " + up(data.broken[i]) + " replaces a reason."; }
+    if (verdict === 2) { return "A change of length " + up(data.broken[i]) + " replaces a reason" + (data.smallest[i] ? ", and no shorter one does (proved)" : "") + "."; }
     return "Open at " + now.length + ": proved only up to " + down(data.proved[i]) + ", and " + search(i) + ".";
   }
   function facts(i) {
@@ -103,6 +103,7 @@
     found.push(["Proved", data.unbounded[i] ? "these reasons stay under changes of any length" : "these reasons stay up to " + down(data.proved[i])]);
     if (data.order[i] !== null) { found.push(["Their order", "stays up to " + down(data.order[i])]); }
     found.push(["Search", search(i)]);
+    found.push(["At " + data.tolerance, data.ways[data.decided[i]]]);
     if (data.weakest[i].length) { found.push(["Weakest pair", data.names[data.weakest[i][0]] + " may be the first to give way, to " + data.names[data.weakest[i][1]]]); }
     return make("dl", "facts", ...found.flatMap(([name, words]) => [make("dt", "", name), make("dd", "", words)]));
   }
