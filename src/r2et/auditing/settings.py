@@ -45,7 +45,7 @@ class AuditSettings:
     measured: int = 1000
     chunk: int | None = None
     checked: float = 0.1
-    search: float = 1.0
+    search: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -157,7 +157,7 @@ def audit_command(
         typer.Option(
             min=0,
             help="Slopes: seconds a decision for the search over activation cells that follows "
-            "where proof and attack leave a verdict open, 1 unless given; 0: none.",
+            "where proof and attack leave a verdict open, .1 unless given; 0: none.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the attack's random numbers.")] = 0,
