@@ -69,6 +69,16 @@ class ContributionVerdicts:
         """Which decisions are certified or broken: (B,) booleans."""
         return torch.tensor([each != "undetermined" for each in self.verdict], dtype=torch.bool)
 
+    @property
+    def broken(self) -> Tensor:
+        """Which decisions are broken: (B,) booleans."""
+        return torch.tensor([each == "broken" for each in self.verdict], dtype=torch.bool)
+
+    @property
+    def breaking(self) -> Tensor:
+        """What breaks, NaN where nothing does: (B, d)."""
+        return torch.where(self.broken[:, None], self.x, torch.nan)
+
 
 def search_contributions(
     model: nn.Module | RecordedModel,

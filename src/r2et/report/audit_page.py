@@ -77,7 +77,6 @@ OF_SLOPES = (
     "radii",
     "measured",
     "checked",
-    "search",
 )
 OF_CONTRIBUTIONS = (
     "side",
