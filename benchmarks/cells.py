@@ -145,9 +145,7 @@ def print_worst(networks: dict[str, tuple[nn.Module, Tensor]]) -> None:
         x = x[:SOME]
         for epsilon in WIDE:
             old, before = timed(
-                lambda m=model, x=x, e=epsilon: attack(
-                    m, x, k=K, radius=e, budget=EnsembleBudget(cells=0)
-                )
+                lambda m=model, x=x, e=epsilon: attack(m, x, k=K, radius=e, budget=EnsembleBudget())
             )
             new, now = timed(lambda m=model, x=x, e=epsilon: attack(m, x, k=K, radius=e))
             found, seconds = timed(

@@ -76,7 +76,7 @@ def one_seed(seed: int) -> list[dict[str, float | str]]:
         }
         begun = time.process_time()
         # Under which methods are compared: not all networks have cells that could be walked.
-        budget = EnsembleBudget(cells=0)
+        budget = EnsembleBudget()
         strong = attack(model, x, y, k=K, budget=budget)
         seconds = time.process_time() - begun
         doubled = replace(budget, rounds=2 * budget.rounds)

@@ -361,14 +361,14 @@ def test_more_effort_of_the_strong_attack_finds_more() -> None:
         "strong",
         k=8,
         radius=0.5,
-        budget=EnsembleBudget(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0, cells=0),
+        budget=EnsembleBudget(rounds=1, starts=2, steps=4, points=10, moves=4, pairs=0),
     )
     assert strong_precision().mean() < weak(model, x, y).precision.mean() - 0.05
 
 
 def test_without_any_effort_the_strong_attack_finds_nothing() -> None:
     model, x, y = trained_network()
-    nothing = EnsembleBudget(starts=0, points=0, moves=0, pairs=0, cells=0)
+    nothing = EnsembleBudget(starts=0, points=0, moves=0, pairs=0)
     none = attacker("strong", k=8, budget=nothing)
     found = none(model, x[:5], y[:5])
     assert torch.equal(found.x, x[:5])

@@ -347,6 +347,29 @@ def test_numbers_that_move_continuously_are_proved_or_broken(split: Any, net: nn
     assert found.counts["certified"] > 3
 
 
+def test_a_search_decides_what_proof_and_attack_leave_open(split: Any, net: nn.Module) -> None:
+    x = split.test.x[:12].double()
+    numeric = torch.tensor([each.kind == "numeric" for each in split.dataset.features])
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) * numeric
+    rows = Table(
+        x=x + 1e-3 * noise,
+        features=split.dataset.features,
+        scale=split.scale,
+        reference=split.train.x,
+    )
+    wide = {"tolerance": 0.7, "attack": "none"}
+    before, after = (audited(net, rows, search=search, **wide) for search in (0.0, 5.0))
+    assert before.counts["broken"] == 0
+    assert before.counts["undetermined"] > 0
+    assert after.counts["undetermined"] < before.counts["undetermined"]
+    assert after.counts["broken"] > 0
+    for one, other in zip(before.decisions, after.decisions, strict=True):
+        assert one.verdict in (other.verdict, "undetermined")
+        assert other.kept is None or one.kept is None or other.kept >= one.kept
+    with pytest.raises(ValueError, match="search is a number of seconds"):
+        audited(net, rows, search=-1.0)
+
+
 class Rounded(nn.Module):
     """A network with a step for which no bounds are known."""
 

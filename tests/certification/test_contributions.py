@@ -15,6 +15,7 @@ from r2et.certification.affine import Region
 from r2et.certification.contributions import kept, never_decided
 from r2et.certification.layers import propagate
 from r2et.certification.mixtures import Asked, ScoreTask, mixtures
+from r2et.core.autograd import eval_mode
 from r2et.core.ranking import order
 from r2et.explainers import Quantity, Shapley, class_logits
 from r2et.perturbations import Box, L2Ball
@@ -43,7 +44,8 @@ def shares(count: int, columns: int, seed: int) -> Tensor:
 
 def decisions(model: nn.Module, x: Tensor, threshold: float) -> Tensor:
     """What is decided: (B,)."""
-    logits = class_logits(model(x)).detach()
+    with eval_mode(model):  # as it is certified: in training, dropout draws decisions
+        logits = class_logits(model(x)).detach()
     return (
         (logits[:, 1] - logits[:, 0] >= threshold).long()
         if logits.shape[1] == 2

@@ -374,7 +374,7 @@ def test_an_attack_on_a_model_is_told_whole(
 def test_doubling_is_what_twice_the_rounds_change(
     model: nn.Module, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weak = EnsembleBudget(starts=0, steps=0, points=1, moves=1, pairs=0, cells=0)
+    weak = EnsembleBudget(starts=0, steps=0, points=1, moves=1, pairs=0)
     strong = replace(laboratory.ATTACKS["strong"], budget=weak)
     monkeypatch.setitem(laboratory.ATTACKS, "strong", strong)
     asked = replace(LITTLE, epsilons=(0.5, 0.1), examples=20)

@@ -48,6 +48,8 @@ TOGETHER = 16  # random points of each example that are tried at once
 HOP = 0.3  # radii from the best input so far to a new start
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)  # of the radius, tried along a direction
 
+CELLS = 480
+"""How many cells of an example are looked at by an attack of which nothing else is asked."""
 PAIRS_MEMBER, RANDOM_MEMBER = "pairs", "random points"
 GRADIENT_MEMBERS = ("descent, relative", "descent, plain", PAIRS_MEMBER)
 
@@ -66,6 +68,8 @@ class EnsembleBudget:
     clean input and later from the best so far. `itself` gives the model a turn as its own guide,
     before its copies. After the first round a row of linear layers and (Leaky)ReLUs is searched
     cell by cell: so many `cells` are looked at, fewer of larger networks, whose cells cost more.
+    `attack` and audits look at `CELLS` unless told otherwise. Where methods are compared none are,
+    as other networks have no such walk.
     """
 
     rounds: int = 4
@@ -77,7 +81,7 @@ class EnsembleBudget:
     sharpness: tuple[float, ...] = (8.0, 4.0, 16.0)
     even: int = 0
     itself: bool = False
-    cells: int = 480
+    cells: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a budget that is none."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from r2et.attacks.ensemble import EnsembleBudget, strong_attack
+from r2et.attacks.ensemble import CELLS, EnsembleBudget, strong_attack
 from r2et.attacks.moo import LineSearch, TrustRegion, armijo_attack, moo_attack
 from r2et.attacks.pgd import WalkBudget, er_attack, mse_attack
 from r2et.attacks.radius import PAIRS, WALK, Cheapest, Curve, most_damaging
@@ -75,7 +75,7 @@ ATTACKS: dict[str, AttackMethod] = {
     ),
     "strong": AttackMethod(
         run=strong_attack,
-        budget=EnsembleBudget(),
+        budget=EnsembleBudget(cells=CELLS),
         line="ensemble in rounds: smooth copies, random goals, single pairs, kinks, random points",
         timed=True,
     ),

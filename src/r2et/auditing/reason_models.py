@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -19,6 +19,7 @@ from r2et.auditing.reason_settings import ReasonSettings
 from r2et.auditing.tables import Chunk, Columns, Source
 from r2et.bands.binner import StableBinner
 from r2et.bands.verdicts import CellModel, cell_verdicts
+from r2et.certification.bisection import ContributionVerdicts, search_contributions
 from r2et.certification.contributions import (
     ContributionCertificate,
     certify_contributions,
@@ -310,7 +311,7 @@ class NetworkTable:
         self, people: pd.DataFrame, moves: TableMoves, question: Question
     ) -> list[Proof | None]:
         """What bounds prove of each decision; None where words may be too many, or codes sums."""
-        if self.recorded is None or len(question.labels(self.names)) < len(self.names):
+        if not self._provable(question):
             return [None] * len(people)
         found = []
         for row in range(len(people)):
@@ -318,8 +319,23 @@ class NetworkTable:
             found.append(self._proved(person, moves, question))
         return found
 
-    def _proved(self, person: pd.DataFrame, moves: TableMoves, question: Question) -> Proof | None:
-        """What is proved of one decision, whatever words become."""
+    def searched(
+        self, person: pd.DataFrame, moves: TableMoves, question: Question, seconds: float
+    ) -> Proof | None:
+        """What a search of about so many seconds proves of one decision."""
+        return self._proved(person, moves, question, seconds) if self._provable(question) else None
+
+    def _provable(self, question: Question) -> bool:
+        return self.recorded is not None and len(question.labels(self.names)) == len(self.names)
+
+    def _proved(
+        self,
+        person: pd.DataFrame,
+        moves: TableMoves,
+        question: Question,
+        seconds: float | None = None,
+    ) -> Proof | None:
+        """What is proved of one decision, whatever words become; by a search within `seconds`."""
         row = {name: person[name].iloc[0] for name in self.names}
         words = {name: moves.steps(name, row[name]) or {} for name in moves.exchange}
         affordable = moves.sizes(words) <= 1 + SLACK
@@ -339,7 +355,7 @@ class NetworkTable:
             return None
         same = np.flatnonzero(decided == decided[0])
         chosen = [chosen[at] for at in same]
-        certificate = self._certified(variants.iloc[same], box, question, same)
+        certificate = self._certified(variants.iloc[same], box, question, same, seconds)
         tops = [set(each) for each in certificate.top.tolist()]
         if any(top != tops[0] for top in tops):
             return None
@@ -382,12 +398,17 @@ class NetworkTable:
         box: tuple[Tensor, Tensor, Tensor],
         question: Question,
         places: Any,
-    ) -> ContributionCertificate:
-        """The certificate of rows, those of some places of a box."""
+        seconds: float | None,
+    ) -> ContributionCertificate | ContributionVerdicts:
+        """The certificate of rows, those of some places of a box, or what a search finds."""
         assert self.recorded is not None
         low, high, unit = box
         form: Form = "signed" if question.side == "for" else question.side
-        return certify_contributions(
+        proved: Callable[..., ContributionCertificate | ContributionVerdicts]
+        proved = certify_contributions
+        if seconds is not None:
+            proved = partial(search_contributions, seconds=seconds)
+        return proved(
             self.recorded,
             self.code.inputs(rows),
             k=question.k,

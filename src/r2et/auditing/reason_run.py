@@ -228,6 +228,7 @@ class _Run:
             question,
             most_moves=settings.most_moves,
             attack=settings.attack != "none",
+            search=settings.search,
             seed=settings.seed,
         )
         phi = each.model.contributions(people)

@@ -36,6 +36,8 @@ class ReasonSettings:
     unless given, are audited; their reasons are what speaks "for" them, unless `side` says
     otherwise. `codes` name what a letter calls an attribute; `protected` ones are flagged where
     they are a reason. Contributions are told against `reference_rows` rows.
+    `search` is how many seconds a decision that neither proof nor attack decides is searched, part
+    by part of what its numbers may become; 0 leaves it out.
     """
 
     k: int | None = None
@@ -52,6 +54,7 @@ class ReasonSettings:
     reference_rows: int = 200
     most_moves: int = MOST_MOVES
     attack: str = "strong"
+    search: float = 1.0
     rows: int | None = None
     chunk: int = 64
     seed: int = 0
@@ -73,6 +76,10 @@ class ReasonSettings:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}.")
         if self.rows is not None and self.rows < 1:
             raise ValueError(f"rows must be at least 1, got {self.rows!r}.")
+        if not 0 <= self.search < math.inf:
+            raise ValueError(
+                f"search is a number of seconds a decision, 0 or more, got {self.search:g}."
+            )
         widths = self.width.values() if isinstance(self.width, Mapping) else [self.width or 0.0]
         for width in widths:
             if not 0 <= width < math.inf:

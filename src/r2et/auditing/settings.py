@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.ensemble import CELLS, EnsembleBudget
 from r2et.certification.affine import Norm
 from r2et.core.naming import nearest
 from r2et.explainers import SCORES, Quantity
@@ -39,7 +39,7 @@ class AuditSettings:
     explained: Quantity = "probability"
     project_one_hot: bool = False
     attack: str = "strong"
-    budget: EnsembleBudget = EnsembleBudget(rounds=2, starts=16, points=64, moves=24)  # noqa: RUF009 - frozen
+    budget: EnsembleBudget = EnsembleBudget(rounds=2, starts=16, points=64, moves=24, cells=CELLS)  # noqa: RUF009 - frozen
     radii: str = "auto"
     rows: int | None = None
     measured: int = 1000

@@ -98,18 +98,18 @@ def certify_contributions(
     """
     given = model.given if isinstance(model, RecordedModel) else model
     check_call(given, x.to(model.dtype) if isinstance(model, RecordedModel) else x, y)
-    low, high = _checked_box(perturbation, x)
-    _check_choices(explainer, x, unit, threshold, boxes)
+    low, high = checked_box(perturbation, x)
+    check_choices(explainer, x, unit, threshold, boxes)
     recorded = model if isinstance(model, RecordedModel) else record(model, x)
     with torch.inference_mode(False), torch.no_grad(), eval_mode(given):
-        search = _Search.of(recorded, x, y, k, explainer, (low, high), unit, threshold, boxes)
+        search = BoxSearch.of(recorded, x, y, k, explainer, (low, high), unit, threshold, boxes)
         replay(recorded, search.x)
         parts = [search.certified(part) for part in torch.arange(len(x)).split(search.at_once)]
         names = [each.name for each in fields(ContributionCertificate)]
         found = ContributionCertificate(
             **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         )
-        search.check_inside(found)
+        search.check_inside(found.kept, found.top)
     return found
 
 
@@ -137,7 +137,7 @@ def never_decided(
     return leads < limit - CLOSE
 
 
-def _checked_box(perturbation: Box | Ranges, x: Tensor) -> Ranges:
+def checked_box(perturbation: Box | Ranges, x: Tensor) -> Ranges:
     """The least and greatest value of each column; what is no box around x is refused."""
     here = x.detach().double()
     if isinstance(perturbation, tuple) and len(perturbation) == 2:
@@ -174,9 +174,10 @@ def _checked_box(perturbation: Box | Ranges, x: Tensor) -> Ranges:
     return low, high
 
 
-def _check_choices(
+def check_choices(
     explainer: object, x: Tensor, unit: Tensor | None, threshold: float, boxes: int
 ) -> None:
+    """Refuse what contributions are not certified of."""
     if not isinstance(explainer, Shapley) or x.ndim != 2:
         raise ValueError(
             "contributions are certified of a Shapley explainer and rows (B, d), got "
@@ -199,7 +200,7 @@ def _check_choices(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Decision:
+class Decision:
     """One example: its mixtures, the reasons told, and what a move must not change.
 
     `weights` (U, m) are those of its mixtures, of what reasons are ranked by. The decision is kept
@@ -231,12 +232,13 @@ def kept(surely: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(eq=False)
-class _Leaf:
+class Part:
     """A part of a box, from `low` to `high` (A,) in units of each column, and what is known of it.
 
     `forms` (2 + A, U) bound the scores of all mixtures; `stale` (U,) are those that are not yet
     computed for this part. `surely` (k, m): this reason is above that attribute everywhere in it.
-    `left`: the decision is another one everywhere in it. `column` is where to split it next, and
+    `left`: the decision is another one everywhere in it. By `gap` a reason is above another
+    attribute at least, of the pairs that are not sure. `column` is where to split it next, and
     `corner` (A,) where it is most likely to fail.
     """
 
@@ -246,6 +248,7 @@ class _Leaf:
     stale: Tensor
     surely: Tensor
     left: bool = False
+    gap: float = -torch.inf
     column: int = -1
     corner: Tensor = field(default_factory=lambda: torch.empty(0))
 
@@ -261,7 +264,7 @@ class _Leaf:
 
 
 @dataclass(eq=False)
-class _Progress:
+class Progress:
     """What is known of one example: all parts of its box, and what single points have shown.
 
     `lost` (k,): at some point this reason is not told, or is as strong as the next, so that
@@ -269,23 +272,23 @@ class _Progress:
     `breaking` (d,) is where fewest are told, `told` of them.
     """
 
-    leaves: list[_Leaf]
+    leaves: list[Part]
     lost: Tensor
     least: int
     told: int
     breaking: Tensor | None = None
 
-    def open_leaves(self) -> list[_Leaf]:
+    def open_leaves(self) -> list[Part]:
         """The parts of which a closer look could still show something."""
         return [leaf for leaf in self.leaves if leaf.column >= 0 and not self._closed(leaf)]
 
-    def _closed(self, leaf: _Leaf) -> bool:
+    def _closed(self, leaf: Part) -> bool:
         stays, count = leaf.kept()
         return bool((stays | self.lost).all()) and count >= self.least
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Search:
+class BoxSearch:
     """All that is asked of some examples.
 
     `low` and `high` (B, A) are each `box` in units of the `columns` that move, `unit` (A,); `whole`
@@ -323,7 +326,7 @@ class _Search:
         unit: Tensor | None,
         threshold: float,
         boxes: int,
-    ) -> "_Search":
+    ) -> "BoxSearch":
         """The search for some examples, given as to `certify_contributions`."""
         given = x.detach().to(recorded.dtype)
         coalitions, groups, references = explainer.asked(recorded.given, given)
@@ -379,9 +382,9 @@ class _Search:
 
     def certified(self, rows: Tensor) -> ContributionCertificate:
         """The certificate of some of the examples."""
-        decisions = [self._decision(row) for row in rows.tolist()]
+        decisions = [self.decision(row) for row in rows.tolist()]
         progress = [
-            self._begun(decision, row)
+            self.begun(decision, row)
             for decision, row in zip(decisions, rows.tolist(), strict=True)
         ]
         work = [
@@ -389,14 +392,15 @@ class _Search:
             for decision, found in zip(decisions, progress, strict=True)
         ]
         while work:
-            self._bound([(decision, leaf) for decision, _, leaves in work for leaf in leaves])
+            self.bound([(decision, leaf) for decision, _, leaves in work for leaf in leaves])
             for decision, found, leaves in work:
-                self._look(decision, found, leaves)
-            split = [(decision, found, self._split(decision, found)) for decision, found, _ in work]
+                self.look(decision, found, leaves)
+            split = [(decision, found, self.split(decision, found)) for decision, found, _ in work]
             work = [each for each in split if each[2]]
         return self._joined(rows, decisions, progress)
 
-    def _decision(self, row: int) -> _Decision:
+    def decision(self, row: int) -> Decision:
+        """One of the examples, refused if the explainer tells something else of it."""
         x, y = self.x[row], self.y[row]
         parts = mixtures(self.asked, x, self.task.columns)
         here = self.task.values(parts.rows, y.expand(len(parts.rows)))[0] @ parts.weights
@@ -406,7 +410,7 @@ class _Search:
                 f"the explainer says something else than the Shapley values of row {row}, by "
                 f"{off:.3g}: what is certified would not be what is told."
             )
-        return _Decision(
+        return Decision(
             x=x,
             y=y,
             decided=self.decided[row],
@@ -418,20 +422,21 @@ class _Search:
             doubt=float(self.doubt[row]),
         )
 
-    def _begun(self, decision: _Decision, row: int) -> _Progress:
+    def begun(self, decision: Decision, row: int) -> Progress:
+        """What is known of one example at first: nothing of the whole of its box."""
         count = len(decision.weights)
-        root = _Leaf(
+        root = Part(
             low=self.low[row],
             high=self.high[row],
             forms=self.x.new_zeros(2 + len(self.unit), count),
             stale=torch.ones(count, dtype=torch.bool),
             surely=torch.zeros(self.k, self.asked.attributes, dtype=torch.bool),
         )
-        return _Progress([root], torch.zeros(self.k, dtype=torch.bool), self.k, self.k)
+        return Progress([root], torch.zeros(self.k, dtype=torch.bool), self.k, self.k)
 
     # --- bounds ---------------------------------------------------------------------------------
 
-    def _bound(self, leaves: Sequence[tuple[_Decision, _Leaf]]) -> None:
+    def bound(self, leaves: Sequence[tuple[Decision, Part]]) -> None:
         """Bound the scores of all mixtures in each of the parts, and judge the parts by them."""
         for some in _together(leaves):
             rows, reach = zip(*(self._region(*each) for each in some), strict=True)
@@ -450,7 +455,7 @@ class _Search:
                 if not leaf.left:
                     self._judge(decision, leaf)
 
-    def _region(self, decision: _Decision, leaf: _Leaf) -> Ranges:
+    def _region(self, decision: Decision, leaf: Part) -> Ranges:
         """Middle and reach of the mixtures that are not yet computed: (N, d) each."""
         columns, own = self.task.columns, decision.mixtures.own[leaf.stale]
         half = (leaf.high - leaf.low) / 2 * self.unit
@@ -463,7 +468,7 @@ class _Search:
         reach[:, columns] = torch.where(own, half, 0.0)
         return rows, reach
 
-    def _judge(self, decision: _Decision, leaf: _Leaf) -> None:
+    def _judge(self, decision: Decision, leaf: Part) -> None:
         """Find which reasons are surely above which attributes, and where to look next."""
         top, weights, centre = decision.top, decision.weights, leaf.forms[0] @ decision.weights
         moves = leaf.forms[1:-1] @ weights  # (A, m)
@@ -487,9 +492,12 @@ class _Search:
             found.append(signs * centre[top, None] - side * centre - reach - rest - slack)
         least = torch.stack(found).amin(0).nan_to_num(nan=-torch.inf)
         least[range(len(top)), top] = -torch.inf
-        leaf.surely = least > decision.noise
+        # What is sure of a larger part is sure of this one.
+        leaf.surely = leaf.surely | (least > decision.noise)
         # The pair that fails by most tells which column to split, and at which corner to look.
         least[:, top] = torch.inf
+        least[leaf.surely] = torch.inf
+        leaf.gap = float(least.min())
         one, other = divmod(int(least.argmin()), len(centre))
         side = -1.0 if self._by_size and float(centre[other]) < 0 else 1.0
         pair = signs[one] * weights[:, top[one]] - side * weights[:, other]
@@ -503,7 +511,7 @@ class _Search:
 
     # --- single points --------------------------------------------------------------------------
 
-    def _look(self, decision: _Decision, found: _Progress, leaves: Sequence[_Leaf]) -> None:
+    def look(self, decision: Decision, found: Progress, leaves: Sequence[Part]) -> None:
         """See what is told at some points of those parts that are not decided yet."""
         doubtful = [leaf for leaf in leaves if leaf.kept()[1] < self.k]
         places = [place for leaf in doubtful for place in (leaf.corner, self._middle(leaf))]
@@ -534,26 +542,28 @@ class _Search:
             found.told = int(told[worst])
             found.breaking = decision.x.index_copy(0, columns, at[worst])
 
-    def _middle(self, leaf: _Leaf) -> Tensor:
+    def _middle(self, leaf: Part) -> Tensor:
         return torch.where(self.whole, leaf.middle.floor(), leaf.middle)
 
-    def _split(self, decision: _Decision, found: _Progress) -> list[_Leaf]:
+    def split(self, decision: Decision, found: Progress) -> list[Part]:
         """Halve the parts that are still open, as far as the number of parts allows."""
         chosen = found.open_leaves()[: self.boxes - len(found.leaves)]
-        halves = []
-        for leaf in chosen:
-            at, middle = leaf.column, self._middle(leaf)[leaf.column]
-            below, above = leaf.high.clone(), leaf.low.clone()
-            below[at], above[at] = middle, middle + float(self.whole[at])
-            stale = decision.mixtures.own[:, at]
-            for low, high in ((leaf.low, below), (above, leaf.high)):
-                halves.append(
-                    replace(leaf, low=low, high=high, forms=leaf.forms.clone(), stale=stale)
-                )
+        halves = [half for leaf in chosen for half in self.halves(decision, leaf)]
         found.leaves = [leaf for leaf in found.leaves if leaf not in chosen] + halves
         return halves
 
-    def _confirmed(self, row: int, breaking: Tensor) -> bool:
+    def halves(self, decision: Decision, leaf: Part) -> list[Part]:
+        """The two halves of a part along its column; both hold the border of a continuous one."""
+        at, middle = leaf.column, self._middle(leaf)[leaf.column]
+        below, above = leaf.high.clone(), leaf.low.clone()
+        below[at], above[at] = middle, middle + float(self.whole[at])
+        stale = decision.mixtures.own[:, at]
+        return [
+            replace(leaf, low=low, high=high, forms=leaf.forms.clone(), stale=stale)
+            for low, high in ((leaf.low, below), (above, leaf.high))
+        ]
+
+    def confirmed(self, row: int, breaking: Tensor) -> bool:
         """Whether the model itself, as it is used, tells other reasons there and decides alike."""
         if bool(breaking.isnan().any()):
             return False
@@ -562,9 +572,9 @@ class _Search:
         told = set(order(scores)[0, : self.k].tolist())
         if told == set(self.ranked[row, : self.k].tolist()):
             return False
-        return bool(self._decides_alike(class_logits(given(at)).double(), row))
+        return bool(self.decides_alike(class_logits(given(at)).double(), row))
 
-    def _decides_alike(self, logits: Tensor, row: int) -> Tensor:
+    def decides_alike(self, logits: Tensor, row: int) -> Tensor:
         """Whether logits (N, C) mean the same decision as those of an example: (N,)."""
         decided = int(self.decided[row])
         if logits.shape[1] == 2:
@@ -575,7 +585,7 @@ class _Search:
     # --- results --------------------------------------------------------------------------------
 
     def _joined(
-        self, rows: Tensor, decisions: Sequence[_Decision], progress: Sequence[_Progress]
+        self, rows: Tensor, decisions: Sequence[Decision], progress: Sequence[Progress]
     ) -> ContributionCertificate:
         kept = [[leaf.kept() for leaf in found.leaves] for found in progress]
         least = torch.tensor([min(count for _, count in each) for each in kept])
@@ -584,7 +594,7 @@ class _Search:
         # A corner that was found by its distance from x may be off the box by a rounding.
         breaking = torch.stack(places).clamp(*(each[rows] for each in self.box))
         broken = torch.tensor(
-            [self._confirmed(*each) for each in zip(rows.tolist(), breaking, strict=True)]
+            [self.confirmed(*each) for each in zip(rows.tolist(), breaking, strict=True)]
         )
         return ContributionCertificate(
             top=self.ranked[rows, : self.k],
@@ -597,13 +607,13 @@ class _Search:
             noise=torch.tensor([each.noise for each in decisions], dtype=torch.float64),
         )
 
-    def check_inside(self, found: ContributionCertificate) -> None:
+    def check_inside(self, kept: Tensor, top: Tensor) -> None:
         """Compare program and model once more, at mixtures and at places inside of what is kept."""
         draw = torch.Generator().manual_seed(0)
         rows = torch.randint(len(self.x), (POINTS,), generator=draw)
-        if bool(found.kept.any()):
-            kept = found.kept.nonzero().squeeze(1)
-            rows = kept[torch.randint(len(kept), (POINTS,), generator=draw)]
+        if bool(kept.any()):
+            which = kept.nonzero().squeeze(1)
+            rows = which[torch.randint(len(which), (POINTS,), generator=draw)]
         share = torch.rand(POINTS, len(self.unit), generator=draw, dtype=torch.float64)
         share[::2] = share[::2].round()
         moves = torch.lerp(self.low[rows], self.high[rows], share)
@@ -613,25 +623,25 @@ class _Search:
         others = torch.randint(len(self.asked.references), (POINTS,), generator=draw)
         mixed = torch.where(self.asked.taken[sets], places, self.asked.references[others])
         replay(self.recorded, torch.cat([places, mixed]))
-        if not bool(found.kept.any()):
+        if not bool(kept.any()):
             return
         logits = self.recorded.program(places)
         alike = torch.cat(
             [
-                self._decides_alike(one[None], row)
+                self.decides_alike(one[None], row)
                 for one, row in zip(logits, rows.tolist(), strict=True)
             ]
         )
         places, rows = places[alike][:LOOKED_AT], rows[alike][:LOOKED_AT]
         scores = self.explainer(self.recorded.exact, places, self.y[rows])
-        check_kept(places, rows, scores, [set(each) for each in found.top.tolist()])
+        check_kept(places, rows, scores, [set(each) for each in top.tolist()])
 
 
 def _together(
-    leaves: Sequence[tuple[_Decision, _Leaf]],
-) -> Iterator[list[tuple[_Decision, _Leaf]]]:
+    leaves: Sequence[tuple[Decision, Part]],
+) -> Iterator[list[tuple[Decision, Part]]]:
     """The parts in order, as many at once as have few enough mixtures to compute."""
-    some: list[tuple[_Decision, _Leaf]] = []
+    some: list[tuple[Decision, Part]] = []
     count = 0
     for decision, leaf in leaves:
         more = int(leaf.stale.sum())

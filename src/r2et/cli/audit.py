@@ -156,8 +156,9 @@ def audit_command(
         float | None,
         typer.Option(
             min=0,
-            help="Slopes: seconds a decision for the search over activation cells that follows "
-            "where proof and attack leave a verdict open, .1 unless given; 0: none.",
+            help="Seconds a decision for the search that follows where proof and attack leave a "
+            "verdict open, of slopes over activation cells, of contributions over parts of what "
+            "numbers may become; .1 and 1 unless given; 0: none.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the attack's random numbers.")] = 0,

@@ -54,9 +54,7 @@ class EvaluationSettings:
     epsilons: tuple[float, ...] = (0.1, 0.25, 0.5)
     record_every: int = 10
     er: Walk = field(default_factory=Walk)
-    strong: EnsembleBudget = EnsembleBudget(cells=0)  # noqa: RUF009 - frozen
-    """Without its walk over cells, which some networks have and others have not: methods are
-    compared under one attack."""
+    strong: EnsembleBudget = field(default_factory=EnsembleBudget)
     norm: str = "l2"
     """Of an attack's budget: "l2", or "linf" for the largest change of one number."""
     handler: str = "unconstrained"

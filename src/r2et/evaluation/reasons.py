@@ -111,6 +111,17 @@ class Prover(Protocol):
 
 
 @runtime_checkable
+class Searcher(Protocol):
+    """A prover that can go on, as long as it is given time."""
+
+    def searched(
+        self, person: pd.DataFrame, moves: TableMoves, question: Question, seconds: float
+    ) -> Proof | None:
+        """What is proved of one decision within about so many seconds, None if nothing is."""
+        ...
+
+
+@runtime_checkable
 class Climber(Protocol):
     """A model whose contributions have slopes by numbers."""
 
@@ -127,11 +138,13 @@ def reason_verdicts(
     *,
     most_moves: int = MOST_MOVES,
     attack: bool = True,
+    search: float = 0.0,
     seed: int = 0,
 ) -> list[ReasonVerdict]:
     """A verdict on the reasons of each decision about the people, rows of a frame.
 
-    Without `attack` nothing is searched for where moves are too many to be looked at.
+    Without `attack` nothing is searched for where moves are too many to be looked at. What neither
+    proof nor attack decides is proved in parts, for about `search` seconds each.
     """
     people = people.reset_index(drop=True)
     if isinstance(model, Exact):
@@ -156,7 +169,7 @@ def reason_verdicts(
             None if each is None else math.prod(len(steps) for steps in each.values())
             for each in (axes[place] for place in rest)
         ]
-        searched = inquiry.searched(some, counts, attack=attack, seed=seed)
+        searched = inquiry.searched(some, counts, attack=attack, search=search, seed=seed)
         found.update(zip(rest, searched, strict=True))
     return [found[place] for place in range(len(people))]
 
@@ -246,9 +259,15 @@ class _Inquiry:
     # --- too many moves -------------------------------------------------------------------------
 
     def searched(
-        self, people: pd.DataFrame, counts: Sequence[int | None], *, attack: bool, seed: int
+        self,
+        people: pd.DataFrame,
+        counts: Sequence[int | None],
+        *,
+        attack: bool,
+        search: float,
+        seed: int,
     ) -> list[ReasonVerdict]:
-        """Verdicts where not every move can be looked at: by an attack, then by proofs."""
+        """Verdicts where not every move can be looked at: by proofs, an attack, more proofs."""
         decided = decided_by(self.model.scores(people))
         phi = self.model.contributions(people)
         own = np.take_along_axis(phi, decided[:, None, None], 2)[..., 0]
@@ -263,6 +282,10 @@ class _Inquiry:
             if attack and not whole:
                 hint = None if proof is None else proof.hint
                 one = self._attacked(people[at : at + 1], label, among[at], seed, hint)
+            if search and proof is not None and not whole and one is None:
+                proof = self._searched(people[at : at + 1], proof, search)
+                whole = proof.kept == self.question.k
+                one = self._hinted(people[at : at + 1], label, among[at], proof.hint)
             by: By | None = "bound" if whole else "attack" if one is not None else None
             found.append(
                 ReasonVerdict(
@@ -279,6 +302,29 @@ class _Inquiry:
                 )
             )
         return found
+
+    def _searched(self, person: pd.DataFrame, known: Proof, seconds: float) -> Proof:
+        """What is proved of one decision, after a search that takes about so many seconds."""
+        if not isinstance(self.model, Searcher):
+            return known
+        person = person.reset_index(drop=True)
+        found = self.model.searched(person, self.moves, self.question, seconds)
+        if found is None:
+            return known
+        core = tuple(dict.fromkeys((*found.core, *known.core)))
+        return Proof(core=core, kept=max(found.kept, known.kept, len(core)), hint=found.hint)
+
+    def _hinted(
+        self, person: pd.DataFrame, label: int, among: Mask, hint: Mapping[str, Any] | None
+    ) -> Breaking | None:
+        """The smallest change on the way to a hint, if that breaks as it would be typed."""
+        if hint is None:
+            return None
+        person = person.reset_index(drop=True)
+        typed = self._typed(_records(person)[0])(hint)
+        if not typed or not self._breaks(person, typed, label, among):
+            return None
+        return self._smaller(person, label, among, [typed])
 
     def _attacked(
         self,

@@ -80,7 +80,6 @@ OF_SLOPES = (
     "radii",
     "measured",
     "checked",
-    "search",
 )
 OF_CONTRIBUTIONS = (
     "side",
