@@ -17,6 +17,7 @@ from closed_form import Linear, numbers, tiny_mlp
 from r2et.attacks.cells import CELLS_MEMBER, row_pieces
 from r2et.attacks.diagnostics import alarms, last_doubling, optimality, saturated
 from r2et.attacks.ensemble import (
+    CELLS,
     GRADIENT_MEMBERS,
     PAIRS_MEMBER,
     RANDOM_MEMBER,
@@ -90,7 +91,7 @@ def test_a_longer_attack_begins_with_the_rounds_of_a_shorter_one() -> None:
 @pytest.mark.parametrize("radius", [0.2, 1.0])
 def test_the_ensemble_is_as_good_as_its_best_member(classes: int, radius: float) -> None:
     model, x, y = leaky_case(classes)
-    found = attacker("strong", k=K, radius=radius, budget=LITTLE)(model, x, y)
+    found = attacker("strong", k=K, radius=radius, budget=replace(LITTLE, cells=CELLS))(model, x, y)
     assert found.flipped.any()
     members = {*GRADIENT_MEMBERS, RANDOM_MEMBER, "differences", "random moves"}
     # Of three classes the slope of a probability changes within cells, too.
