@@ -1,6 +1,7 @@
 """Complete search for contributions: against dense grids, random places and closed forms."""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from closed_form import numbers
 from r2et.certification import (
     ContributionVerdicts,
+    bisection,
     certify_contributions,
     record,
     search_contributions,
@@ -200,6 +202,68 @@ def test_what_an_attack_found_is_verified() -> None:
         assert verdict == ("broken" if broken[row] else "undetermined")
         assert found.decided_by[row] == ("attack" if broken[row] else "budget")
     assert torch.equal(found.x, whole.x)
+
+
+def test_bounds_that_are_not_held_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, explainer, box = asked(5)
+    search = partial(
+        search_contributions, model, x, k=2, explainer=explainer, perturbation=box, parts=200
+    )
+    held = search()
+    monkeypatch.setattr(bisection, "HELD", 0)
+    again = search()
+    assert held.verdict == again.verdict
+    assert held.decided_by == again.decided_by
+    assert torch.equal(held.parts, again.parts)
+    torch.testing.assert_close(held.x, again.x)
+    torch.testing.assert_close(held.proved, again.proved)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.4])
+def test_whole_steps_and_thresholds_are_as_enumerated(threshold: float) -> None:
+    verdicts = []
+    for seed in range(0, 12, 2):  # of two classes
+        model, x, explainer, _ = asked(seed, rows=5)
+        unit = torch.tensor([0.3, 0.0, 0.0, 0.0, 0.2], dtype=torch.float64)
+        reach = torch.tensor([0.9, 0.0, 0.0, 0.0, 0.5], dtype=torch.float64)
+        found = search_contributions(
+            model,
+            x,
+            k=1,
+            explainer=explainer,
+            perturbation=(x - reach, x + reach),
+            unit=unit,
+            threshold=threshold,
+        )
+        logits = model(x).detach()
+        y = (logits[:, 1] - logits[:, 0] >= threshold).long()
+        steps = torch.cartesian_prod(torch.arange(-3, 4), torch.arange(-2, 3)).double()
+        for row, verdict in enumerate(found.verdict):
+            places = x[row].repeat(len(steps), 1)
+            places[:, [0, 4]] += steps * unit[[0, 4]]
+            logits = model(places).detach()
+            same = (logits[:, 1] - logits[:, 0] >= threshold).long() == y[row]
+            there = told(model, explainer, places[same], y[row].expand(int(same.sum())), 1)
+            stable = all(each == {int(found.top[row, 0])} for each in there)
+            assert verdict == ("certified" if stable else "broken")
+            if not stable:
+                moved = (found.x[row] - x[row])[[0, 4]] / unit[[0, 4]]
+                torch.testing.assert_close(moved, moved.round())
+        verdicts += found.verdict
+    assert {"certified", "broken"} <= set(verdicts)
+
+
+def test_far_from_zero_nothing_wrong_is_proved() -> None:
+    # At 1e4 four digits of each move are lost; at 1e8 the model is refused, as rounding decides.
+    model, x, explainer, (low, high) = asked(1)
+    far = torch.tensor([1e4, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    with torch.no_grad():
+        model[0].bias -= model[0].weight @ far
+    explainer = replace(explainer, reference=explainer.reference + far)
+    box = (low + far, high + far)
+    x = (x + far).clamp(*box)
+    found = search_contributions(model, x, k=1, explainer=explainer, perturbation=box, parts=256)
+    check(found, model, explainer, x, box, steps=21)
 
 
 # --- closed forms --------------------------------------------------------------------------------
