@@ -36,6 +36,7 @@ from r2et.metrics.sensitivity import off_data_share
 from r2et.perturbations import L2Ball
 from trained import adult_network
 
+ALIKE = EnsembleBudget()  # of networks with and without cells that could be walked
 LITTLE = EnsembleBudget(
     rounds=4, starts=4, steps=6, points=16, moves=6, pairs=3, sharpness=(4.0, 8.0)
 )
@@ -357,7 +358,7 @@ def test_a_null_direction_buys_a_plain_explanation_stability_and_a_projected_one
 
     free = Gradient(one_hot=groups)
     before, after = (
-        attacker("strong", k=8, radius=0.5, explainer=free)(network, x, y)
+        attacker("strong", k=8, radius=0.5, explainer=free, budget=ALIKE)(network, x, y)
         for network in (model, moved)
     )
     torch.testing.assert_close(after.before, before.before, rtol=0, atol=1e-12)
