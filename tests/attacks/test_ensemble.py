@@ -561,7 +561,7 @@ def test_cells_reach_the_worst_there_is(dtype: torch.dtype, budget: int | None) 
 
 def test_the_smallest_change_is_the_exact_one() -> None:
     model, x, y = leaky_case()
-    curve = attack_curve(model, x, y, k=K, radii=(0.3, 1.0), budget=LITTLE)
+    curve = attack_curve(model, x, y, k=K, radii=(0.3, 1.0), budget=replace(LITTLE, cells=CELLS))
     exact = search_cells(model, x, k=K, perturbation=L2Ball(radius=1.0), goal="smallest")
     torch.testing.assert_close(curve.smallest, exact.upper, rtol=1e-5, atol=0)
     assert (curve.smallest >= exact.lower).all()

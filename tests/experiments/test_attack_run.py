@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attacking import attacker
 from r2et.actionable import ActionableSet
-from r2et.attacks.ensemble import EnsembleBudget
+from r2et.attacks.ensemble import CELLS, EnsembleBudget
 from r2et.attacks.pgd import WalkBudget
 from r2et.attacks.radius import Curve
 from r2et.attacks.registry import ATTACKS, attack
@@ -246,7 +246,7 @@ def test_a_budget_is_that_of_its_attack_with_what_was_asked(
 ) -> None:
     monkeypatch.undo()
     settings = AttackRunSettings(attack="strong", k=3, rounds=5, seed=9)
-    assert budget_at(settings, 0.25, L2Ball()) == EnsembleBudget(rounds=5)
+    assert budget_at(settings, 0.25, L2Ball()) == EnsembleBudget(rounds=5, cells=CELLS)
     walk = budget_at(AttackRunSettings(attack="er"), 0.2, Box())
     assert walk == WalkBudget(step=0.01, steps=100)
     for name in ("er", "moo"):

@@ -6,6 +6,7 @@ Three runs and an audit by the command line, an audit of a classifier, and certi
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +32,15 @@ TIMES = {"seconds", "created", "code", "version"}
 
 def machine() -> dict[str, str]:
     """What the last digits depend on besides the code."""
-    return {"torch": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
+    kind = {"torch": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
+    # Two processors of one capability round a long sum in other ways.
+    known = Path("/proc/cpuinfo")
+    names = (
+        re.findall(r"^(?:model name|cpu family|model)\s*:.*", known.read_text(), re.MULTILINE)
+        if known.exists()
+        else []
+    )
+    return kind | {"model": "; ".join(dict.fromkeys(" ".join(name.split()) for name in names))}
 
 
 def command(*words: str | Path) -> None:

@@ -78,8 +78,10 @@ class Cheapest(CandidateEvaluator):
         self.take(lowest < self.cost, picked(places, chosen), picked(saliency, chosen))
         self.cost = torch.minimum(lowest, self.cost)
 
-    def seek(self, found: Sequence[Tensor], pairs: int, walk: int, seed: int) -> None:
-        """Begin with the inputs found, and look for cheaper ones."""
+    def seek(
+        self, found: Sequence[Tensor], pairs: int, walk: int, seed: int, *, cells: bool = True
+    ) -> None:
+        """Begin with the inputs found, and look for cheaper ones, with `cells` among them, too."""
         if not len(self.y):
             return
         for place in found:
@@ -92,7 +94,8 @@ class Cheapest(CandidateEvaluator):
         if walk:
             self._walk(walk, stream(seed, "border"))
             self._halve()
-        if pairs and walks_cells(self.model, self.centre, self.explain, self.perturbation):
+        cells = cells and bool(pairs)
+        if cells and walks_cells(self.model, self.centre, self.explain, self.perturbation):
             self._search_cells()
 
     def _search_cells(self) -> None:

@@ -176,6 +176,15 @@ def _as_long_as(steps: Tensor, found: AttackResult) -> AttackResult:
     )
 
 
+def _walks_cells(
+    method: str | AttackMethod, budget: Budget | Mapping[float, Budget] | None
+) -> bool:
+    """Whether some budget of an attack is spent on cells."""
+    spent = method_named(method).budget if budget is None else budget
+    each = spent.values() if isinstance(spent, Mapping) else [spent]
+    return any(isinstance(one, EnsembleBudget) and one.cells > 0 for one in each)
+
+
 def attack_curve(
     model: nn.Module,
     x: Tensor | Sequence[Tensor],
@@ -227,7 +236,8 @@ def attack_curve(
     problem = AttackProblem(k=k, explainer=explainer, perturbation=within, outputs=outputs)
     with eval_mode(model):
         near = Cheapest(model, x, y, problem)
-        near.seek([each.x for each in (*attacks, *others)], pairs, walk, seed)
+        cells = _walks_cells(method, budget)
+        near.seek([each.x for each in (*attacks, *others)], pairs, walk, seed, cells=cells)
     found = [
         *((each.x, each.after, within.cost(each.x, x)) for each in (*attacks, *others)),
         (near.x, near.after, near.cost),
