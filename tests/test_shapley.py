@@ -184,6 +184,7 @@ def test_shap_says_the_same_of_the_same_background(kind: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_shap_by_permutations_says_the_same_where_only_pairs_interact() -> None:
     # Then an order and its reverse are exact, theirs as ours, with 15 attributes as well.
     d = MOST_EXACT + 3

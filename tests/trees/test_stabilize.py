@@ -134,6 +134,7 @@ def test_a_reading_predicts_as_before_and_tells_the_reasons_of_the_band() -> Non
     assert "log-odds on average" in str(found)
 
 
+@pytest.mark.slow
 def test_verdicts_on_a_reading_are_those_of_every_move() -> None:
     x, y = _people()
     x.loc[5, "age"] = np.nan
@@ -290,6 +291,7 @@ def test_models_and_rows_that_nothing_is_made_of_are_refused() -> None:
         stabilize(model, x[:100], y[:100])
 
 
+@pytest.mark.slow
 def test_the_best_grade_is_the_one_that_held_rows_favour() -> None:
     x, y = _people()
     model = MODELS["lightgbm"].__class__(**MODELS["lightgbm"].get_params()).fit(x, y)
