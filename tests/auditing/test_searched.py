@@ -12,6 +12,7 @@ from r2et.attacks.ensemble import EnsembleBudget
 from r2et.auditing import Audit, AuditSettings, Table, auditor, checking, replay
 from r2et.auditing.decisions import Decision
 from r2et.certification import Certificate
+from r2et.certification.cells import Misread
 from r2et.cli import main
 from r2et.report.audit_page import DECIDED, audit_html, told
 from refusals import refusal
@@ -203,3 +204,20 @@ def test_the_command_takes_seconds_of_a_search(
     header, *_ = (out / "decisions.csv").read_text().splitlines()
     assert "decided by" in header
     assert "smallest change proved" in header
+
+
+def test_only_what_was_misread_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other fault of a search is one of r2et, and stops the audit instead of hiding in it."""
+    short(monkeypatch)
+
+    def failing(kind: type[ValueError]) -> None:
+        def fails(*given: Any, **named: Any) -> None:
+            raise kind("said by a search")
+
+        monkeypatch.setattr(auditor, "search_cells", fails)
+
+    failing(Misread)
+    found = audit(network(nn.ReLU()), table(4), **ASKED)
+    assert found.models[0].decided == {"unsearched": 4}
+    failing(ValueError)
+    assert "said by a search" in refusal(lambda: audit(network(nn.ReLU()), table(4), **ASKED))

@@ -12,7 +12,7 @@ from r2et.auditing.decisions import MeasureInput, measured
 from r2et.auditing.evidence import Evidence, Explained, Subject
 from r2et.auditing.settings import AuditSettings
 from r2et.auditing.tables import Columns
-from r2et.certification.cells import CellVerdicts, has_cells, search_cells
+from r2et.certification.cells import CellVerdicts, Misread, has_cells, search_cells
 from r2et.certification.certificate import Certificate, certify
 from r2et.certification.replay import RecordedModel
 from r2et.core.cell_search import Goal
@@ -355,7 +355,7 @@ def searched(
             known=[known],
             seconds=settings.search * len(x),
         )
-    except ValueError:
+    except Misread:
         return None
 
 

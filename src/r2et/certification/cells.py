@@ -35,6 +35,10 @@ from r2et.explainers import Quantity, check_predicted, predicted
 from r2et.perturbations import L2Ball, NormBall
 
 
+class Misread(ValueError):
+    """What was read of a model is not what it computes, so that nothing is decided about it."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CellVerdicts:
     """What a complete search found about each decision within the ball.
@@ -248,7 +252,7 @@ def _checked(
     same = _near(read, logits) & (_near(network.slope(met, signal), slope.flatten(1)) | ~clear)
     scores = task.gradient(recorded.exact, here, labels).abs()
     if not bool(same.all()):
-        raise ValueError(
+        raise Misread(
             "the layers that were read are not what the model computes: logits or gradients "
             "differ, so that nothing is decided about it."
         )

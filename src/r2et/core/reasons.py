@@ -11,10 +11,9 @@ from r2et.core.naming import nearest
 
 Verdict = Literal["certified", "broken", "undetermined"]
 VERDICTS: tuple[Verdict, ...] = ("certified", "broken", "undetermined")
-By = Literal["enumerated", "closed form", "bound", "cells", "attack"]
+By = Literal["enumerated", "closed form", "bound", "attack"]
 """What decided a verdict: every move was looked at, or what they can do at most was computed, or
-bounded; or all activation cells that moves lead to were searched, or one move was found that breaks
-it."""
+bounded; or one move was found that breaks it."""
 
 Decided = Literal["bound", "cells", "attack", "budget", "tie", "unsearched"]
 """What decided a decision at the tolerance: bounds proved it, or a search over all activation cells
