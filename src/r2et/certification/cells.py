@@ -18,6 +18,7 @@ from r2et.certification.replay import (
     EQUAL,
     RecordedModel,
     check_call,
+    check_fits,
     check_kept,
     inside,
     logits_and_gradients,
@@ -141,13 +142,7 @@ def _check_ball(perturbation: NormBall, x: Tensor) -> None:
         kind = type(perturbation).__name__
         what = f"{kind} with bounds" if isinstance(perturbation, L2Ball) else f"a {kind}"
         raise ValueError(f"a search over cells is within an L2Ball without bounds, got {what}.")
-    for name in ("scale", "free"):
-        given = getattr(perturbation, name)
-        if given is not None and given.shape != x.shape[1:]:
-            raise ValueError(
-                f"the {name} of a perturbation must hold one entry for each feature, shape "
-                f"{tuple(x.shape[1:])}, got {tuple(given.shape)}."
-            )
+    check_fits(perturbation, x)
 
 
 def _decisions(network: PiecewiseLinear, task: Task, x: Tensor, y: Tensor) -> Decisions:

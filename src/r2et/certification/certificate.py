@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from r2et.certification.replay import (
     RecordedModel,
     check_call,
+    check_fits,
     check_kept,
     inside,
     noise,
@@ -120,13 +121,7 @@ def _checked_epsilons(
             f"a certificate is for an L2Ball or a Box, got {type(perturbation).__name__}: give one "
             "that holds all changes you mean."
         )
-    for name in ("scale", "free"):
-        given = getattr(perturbation, name)
-        if given is not None and given.shape != x.shape[1:]:
-            raise ValueError(
-                f"the {name} of a perturbation must hold one entry for each feature, shape "
-                f"{tuple(x.shape[1:])}, got {tuple(given.shape)}."
-            )
+    check_fits(perturbation, x)
     if any(not 0 <= each < torch.inf for each in epsilons):
         raise ValueError(f"epsilons must be finite and >= 0, got {list(epsilons)}.")
     if isinstance(perturbation.radius, Unsaid):

@@ -21,6 +21,7 @@ from r2et.core.autograd import eval_mode, gradient_of
 from r2et.core.exact import exact_copy
 from r2et.core.naming import briefly
 from r2et.explainers import check_inputs, class_logits
+from r2et.perturbations import NormBall
 
 POINTS = 64
 """Places around the inputs at which program and model are compared."""
@@ -63,6 +64,17 @@ def check_call(model: nn.Module, x: Tensor, y: Tensor | None) -> None:
             "inputs of the shape and type it predicts on."
         ) from problem
     check_inputs(model, x, y)
+
+
+def check_fits(perturbation: NormBall, x: Tensor) -> None:
+    """Refuse a set whose scale or free features are not those of inputs like x."""
+    for name in ("scale", "free"):
+        given = getattr(perturbation, name)
+        if given is not None and given.shape != x.shape[1:]:
+            raise ValueError(
+                f"the {name} of a perturbation must hold one entry for each feature, shape "
+                f"{tuple(x.shape[1:])}, got {tuple(given.shape)}."
+            )
 
 
 def record(model: nn.Module, x: Tensor, exact: nn.Module | None = None) -> RecordedModel:
